@@ -1,0 +1,62 @@
+"""BERT for Keras 3, on TensorFlow, JAX and torch: text in, answers out."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def _check_installation() -> None:
+    """Stops with one sentence where an import would go wrong in a puzzling way."""
+    try:
+        importlib.metadata.distribution("keras-bert")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    else:
+        raise ImportError(
+            "The distribution keras-bert is another project with the same import name, "
+            "keras_bert: run `pip uninstall keras-bert keras3-bert`, then "
+            "`pip install keras3-bert`."
+        )
+    backends = ("tensorflow", "jax", "torch")
+    if not any(importlib.util.find_spec(name) for name in backends):
+        raise ImportError(
+            "keras_bert needs a backend: run `pip install 'keras3-bert[tensorflow]'` "
+            "(or [jax], or [torch]; then set KERAS_BACKEND to it)."
+        )
+
+
+_check_installation()
+
+from keras_bert import layers, models, tasks, training  # noqa: E402
+from keras_bert.checkpoints import Preset, load, save  # noqa: E402
+from keras_bert.models import BertConfig, bert  # noqa: E402
+from keras_bert.tokenizers import WordPiece  # noqa: E402
+
+__all__ = [
+    "BertConfig",
+    "Preset",
+    "WordPiece",
+    "bert",
+    "data",
+    "export_saved_model",
+    "layers",
+    "load",
+    "models",
+    "save",
+    "tasks",
+    "training",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # These two need TensorFlow, which JAX and torch users may not have: first use imports them.
+    if name == "data":
+        return importlib.import_module("keras_bert.data")
+    if name == "export_saved_model":
+        return importlib.import_module("keras_bert.export").export_saved_model
+    raise AttributeError(f"module 'keras_bert' has no attribute {name!r}")

@@ -1,0 +1,161 @@
+"""Our own checkpoint, a folder of three files that can be read by eye or with h5py.
+
+    config.json   architecture and its numbers, task, labels, tokenizer and other settings
+    vocab.txt     a token a line
+    weights.h5    every weight under its path, such as `block_0/attention/query/kernel`
+
+Nothing in it can run code: the model is built from the numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+
+from keras_bert import tasks
+from keras_bert.errors import InputError
+from keras_bert.models import ARCHITECTURES
+from keras_bert.recipe import write_json
+from keras_bert.tokenizers import WordPiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A model with all that belongs to it.
+
+    Attributes:
+        config: The architecture's numbers.
+        encoder: text to vectors.
+        tokenizer: How text becomes the encoder's ids.
+        model: The task's model on this encoder, or the encoder itself.
+        labels: Class names in the order of the logits.
+        settings: What predictions need besides: `max_sequence_length`.
+    """
+
+    config: Any
+    encoder: keras.Model
+    tokenizer: WordPiece
+    model: keras.Model
+    labels: tuple[str, ...] = ()
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def save(preset: Preset, folder: str | os.PathLike[str]) -> None:
+    """Writes the preset's folder, in one step; an older preset there is replaced.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise InputError(f"{folder} exists and isn't a preset: choose another folder.")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    write_json(unfinished / "config.json", _describe(preset))
+    preset.tokenizer.save_vocabulary(unfinished / "vocab.txt")
+    _write_weights(preset.model, unfinished / "weights.h5")
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(unfinished, folder)
+
+
+def load(folder: str | os.PathLike[str]) -> Preset:
+    """Reads a preset's folder.
+
+    Raises:
+        InputError: a file is missing or damaged; a number or a task is unknown; a weight is
+            missing, unexpected or of another shape. The message names the file and the thing.
+    """
+    folder = pathlib.Path(folder)
+    for name in ("config.json", "vocab.txt", "weights.h5"):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} isn't a preset: it has no {name}.")
+    path = folder / "config.json"
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        config_class, build = ARCHITECTURES[described["architecture"]]
+        config = config_class.from_dict(described["config"])
+        task, arguments = described["task"]["name"], described["task"]["arguments"]
+        if task not in ("encoder", *TASKS):
+            raise ValueError(f"the task {task!r} is unknown")
+        labels, settings = tuple(described["labels"]), dict(described["settings"])
+        tokenizer_config = dict(described["tokenizer"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} can't be read as a preset's: {error!r}.") from error
+    tokenizer = WordPiece(folder / "vocab.txt", **tokenizer_config)
+    encoder = build(config)
+    model = encoder if task == "encoder" else TASKS[task](encoder, **arguments)
+    _read_weights(model, folder / "weights.h5")
+    return Preset(config, encoder, tokenizer, model, labels, settings)
+
+
+# A task model's name -> the function that builds it.
+TASKS: dict[str, Callable[..., keras.Model]] = {
+    "pretraining": tasks.pretraining,
+    "masked_lm": tasks.masked_lm,
+    "text_classifier": tasks.text_classifier,
+}
+
+
+def _describe(preset: Preset) -> dict[str, Any]:
+    names = {config_class: name for name, (config_class, _) in ARCHITECTURES.items()}
+    is_task = preset.model is not preset.encoder
+    if is_task and preset.model.name not in TASKS:
+        raise ValueError(
+            f"`preset.model` must be an encoder or one of {', '.join(TASKS)}. "
+            f"Received: a model named {preset.model.name!r}."
+        )
+    arguments = {}
+    if preset.model.name == "text_classifier":
+        arguments["num_classes"] = preset.model.output["label"].shape[-1]
+    return {
+        "format": 1,
+        "architecture": names[type(preset.config)],
+        "config": dataclasses.asdict(preset.config),
+        "task": {"name": preset.model.name if is_task else "encoder", "arguments": arguments},
+        "labels": list(preset.labels),
+        "tokenizer": preset.tokenizer.get_config(),
+        "settings": preset.settings,
+    }
+
+
+def _write_weights(model: keras.Model, path: pathlib.Path) -> None:
+    with h5py.File(path, "w") as file:
+        for weight in model.weights:
+            file[weight.path] = keras.ops.convert_to_numpy(weight.value).astype(np.float32)
+
+
+def _read_weights(model: keras.Model, path: pathlib.Path) -> None:
+    stored: dict[str, h5py.Dataset] = {}
+
+    def note(name: str, item: Any) -> None:
+        # A dataset may point into another file; ours never do.
+        if isinstance(item, h5py.Dataset) and not (item.external or item.is_virtual):
+            stored[name] = item
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(note)
+            expected = {weight.path: weight for weight in model.weights}
+            for name in sorted(set(expected) ^ set(stored)):
+                fault = "lacks" if name in expected else "holds the unexpected"
+                raise InputError(f"{path} {fault} weight {name}: it belongs to another model.")
+            for name, weight in expected.items():
+                if stored[name].shape != tuple(weight.shape):
+                    raise InputError(
+                        f"{path}: weight {name} must have the shape {tuple(weight.shape)}. "
+                        f"Received: {stored[name].shape}."
+                    )
+            for name, weight in expected.items():
+                weight.assign(stored[name][()])
+    except OSError as error:
+        raise InputError(f"{path} is damaged: {error}.") from error

@@ -1,0 +1,226 @@
+"""TFRecord shards of pretraining examples, with a manifest that says how they were made.
+
+A folder of records holds `examples-00000-of-00008.tfrecord ...`, `vocab.txt` and, written last,
+`manifest.json`. Each record is a `tf.train.Example` whose features are the rows of `SCHEMA`.
+Folders may be any that TensorFlow can open (`gs://`, `ram://`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_bert.data.examples import Example
+from keras_bert.errors import InputError
+
+VERSION = 1
+MANIFEST = "manifest.json"
+
+
+class Feature(NamedTuple):
+    """One feature of a record; None in `shape` is the example's own length."""
+
+    key: str
+    dtype: tf.DType  # once parsed; every integer is an int64 on disk
+    shape: tuple[int | None, ...]
+    meaning: str
+
+
+SCHEMA = (
+    Feature("token_ids", tf.int32, (None,), "[CLS] A [SEP] B [SEP], neither padded nor masked"),
+    Feature("segment_ids", tf.int32, (None,), "0 up to the first [SEP], 1 after it"),
+    Feature("next_sentence", tf.int32, (), "0 = B follows A, 1 = B is from another document"),
+    Feature("works", tf.int32, (2,), "index of the input file of A and of B"),
+)
+
+
+def serialize(example: Example) -> bytes:
+    """Returns the example as a serialized `tf.train.Example`."""
+    features = {}
+    for feature in SCHEMA:
+        value = getattr(example, feature.key)
+        values = value if feature.shape else [value]
+        features[feature.key] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    message = tf.train.Example(features=tf.train.Features(feature=features))
+    return message.SerializeToString(deterministic=True)
+
+
+def parse(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the features of one serialized example, each of the dtype and shape in `SCHEMA`."""
+    on_disk = {
+        feature.key: tf.io.RaggedFeature(tf.int64)
+        if feature.shape == (None,)
+        else tf.io.FixedLenFeature(feature.shape, tf.int64)
+        for feature in SCHEMA
+    }
+    parsed = tf.io.parse_single_example(serialized, on_disk)
+    return {feature.key: tf.cast(parsed[feature.key], feature.dtype) for feature in SCHEMA}
+
+
+def write_shards(
+    examples: Iterable[Example], folder: str | os.PathLike[str], num_shards: int
+) -> list[str]:
+    """Deals the examples out to `num_shards` files in turn; returns the names of the files.
+
+    The shards get their names when all of them are complete.
+    """
+    folder = os.fspath(folder)
+    tf.io.gfile.makedirs(folder)
+    names = [f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards)]
+    paths = [tf.io.gfile.join(folder, name) for name in names]
+    writers = [tf.io.TFRecordWriter(f"{path}.unfinished") for path in paths]
+    try:
+        for i, example in enumerate(examples):
+            writers[i % num_shards].write(serialize(example))
+    finally:
+        for writer in writers:
+            writer.close()
+    for path in paths:
+        tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
+    return names
+
+
+def write_manifest(
+    folder: str | os.PathLike[str],
+    *,
+    settings: dict[str, Any],
+    tokenizer: Any,
+    counts: dict[str, int],
+    shards: list[str],
+) -> dict[str, Any]:
+    """Writes `vocab.txt`, then `manifest.json`, with which the folder is complete.
+
+    Args:
+        folder: Where the shards are.
+        settings: What the examples were made with; at least `max_sequence_length`.
+        tokenizer: The `WordPiece` that made the ids.
+        counts: At least `examples`.
+        shards: Names of the shards, in order.
+
+    Returns:
+        The manifest, as `read_manifest` returns it.
+    """
+    folder = os.fspath(folder)
+    manifest = {
+        "version": VERSION,
+        "settings": settings,
+        "tokenizer": {
+            "vocabulary_hash": tokenizer.vocabulary_hash,
+            "vocabulary_size": tokenizer.vocabulary_size,
+            "pad_id": tokenizer.pad_id,
+            "unk_id": tokenizer.unk_id,
+            "cls_id": tokenizer.cls_id,
+            "sep_id": tokenizer.sep_id,
+            "mask_id": tokenizer.mask_id,
+            "special_ids": sorted(tokenizer.special_ids),
+            "config": tokenizer.get_config(),
+        },
+        "counts": counts,
+        "schema": {
+            feature.key: [feature.dtype.name, list(feature.shape), feature.meaning]
+            for feature in SCHEMA
+        },
+        "shards": shards,
+    }
+    tokenizer.save_vocabulary(tf.io.gfile.join(folder, "vocab.txt"))
+    path = tf.io.gfile.join(folder, MANIFEST)
+    with tf.io.gfile.GFile(f"{path}.unfinished", "w") as file:
+        file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
+    return manifest
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the manifest of a complete folder of records.
+
+    Raises:
+        InputError: there is no such folder, it's unfinished, was made by another version of
+            this package, or lacks a shard.
+    """
+    folder = os.fspath(folder)
+    if not tf.io.gfile.isdir(folder):
+        raise InputError(
+            f"{folder} isn't a folder: make it with recipes/create_pretraining_data.py."
+        )
+    names = set(tf.io.gfile.listdir(folder))
+    if MANIFEST not in names:
+        if any(name.startswith("examples-") for name in names):
+            raise InputError(
+                f"{folder} is unfinished: it holds examples but no {MANIFEST}; "
+                "run recipes/create_pretraining_data.py again with --overwrite."
+            )
+        raise InputError(f"{folder} holds no {MANIFEST}: it isn't a folder of pretraining data.")
+
+    path = tf.io.gfile.join(folder, MANIFEST)
+    try:
+        with tf.io.gfile.GFile(path, "r") as file:
+            manifest = json.loads(file.read())
+        version, shards = manifest["version"], manifest["shards"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} isn't a manifest of pretraining data ({error!r}): make the data again."
+        ) from error
+    if version != VERSION:
+        raise InputError(
+            f"{path} is of version {version}, and version {VERSION} is needed: make the data again."
+        )
+    missing = [name for name in shards if name not in names]
+    if missing:
+        raise InputError(f"{folder} lacks {missing[0]}: copy it there, or make the data again.")
+    return manifest
+
+
+def check_manifest(
+    manifest: dict[str, Any],
+    folder: str | os.PathLike[str],
+    *,
+    vocabulary_hash: str | None = None,
+    vocabulary_size: int | None = None,
+    max_sequence_length: int | None = None,
+) -> None:
+    """Refuses data that a model can't be trained on, and says which setting differs.
+
+    Args:
+        manifest: Of `folder`, from `read_manifest`.
+        folder: For the message.
+        vocabulary_hash: Of the tokenizer that the model belongs to (or the other data's).
+        vocabulary_size: Rows of the model's token table; the data's ids must be below it.
+        max_sequence_length: Rows of the model's position table; no example may be longer.
+
+    Raises:
+        InputError: naming the setting and both values.
+    """
+    tokenizer, settings = manifest["tokenizer"], manifest["settings"]
+    if vocabulary_hash is not None and vocabulary_hash != tokenizer["vocabulary_hash"]:
+        raise InputError(
+            f"{folder}: the vocabulary differs (vocabulary_hash {tokenizer['vocabulary_hash']}, "
+            f"expected {vocabulary_hash}): make the data with the model's vocab.txt and the same "
+            "--lowercase or --no-lowercase."
+        )
+    if vocabulary_size is not None and vocabulary_size < tokenizer["vocabulary_size"]:
+        raise InputError(
+            f"{folder}: vocabulary_size is {tokenizer['vocabulary_size']}, and the model has only "
+            f"{vocabulary_size}: make the data with the model's vocab.txt."
+        )
+    if max_sequence_length is not None and max_sequence_length < settings["max_sequence_length"]:
+        raise InputError(
+            f"{folder}: max_sequence_length is {settings['max_sequence_length']}, and the model's "
+            f"position table ends at {max_sequence_length}: make the data with a smaller "
+            "--max-sequence-length."
+        )
+
+
+def read_serialized(folder: str | os.PathLike[str]) -> tf.data.Dataset:
+    """The serialized examples of a complete folder, shard after shard."""
+    folder = os.fspath(folder)
+    shards = read_manifest(folder)["shards"]
+    return tf.data.TFRecordDataset([tf.io.gfile.join(folder, name) for name in shards])
+
+
+def read_examples(folder: str | os.PathLike[str]) -> tf.data.Dataset:
+    """The examples of a complete folder as dicts with the keys of `SCHEMA`, in file order."""
+    return read_serialized(folder).map(parse, num_parallel_calls=tf.data.AUTOTUNE)

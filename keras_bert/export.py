@@ -1,0 +1,94 @@
+"""SavedModel: a preset as one folder that TensorFlow alone can run."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_bert.checkpoints import Preset
+from keras_bert.errors import InputError
+
+IDS = ("token_ids", "segment_ids", "padding_mask")
+
+
+def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Writes a text classifier as `folder/1/`, the layout that TensorFlow Serving watches.
+
+    Signatures, with a free batch size B and length T:
+
+        ids              token_ids, segment_ids, padding_mask: int32 (B, T)
+        text             text: string (B,), UTF-8
+        serving_default  the same as `text`
+
+    Outputs of each: `label` string (B,), the name of the likeliest class; `score` float32 (B,),
+    its probability; `scores` float32 (B, C), all of them in the order of the preset's labels.
+
+    The text signature tokenizes as in training, with core TensorFlow ops and the vocabulary as
+    a constant, and cuts texts at the preset's `max_sequence_length`.
+
+    Returns:
+        The SavedModel's folder.
+
+    Raises:
+        InputError: the preset isn't a text classifier with labels; the folder isn't empty;
+            or Keras runs on another backend than TensorFlow.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"A SavedModel is made on TensorFlow, and Keras runs on {keras.backend.backend()}: "
+            "set KERAS_BACKEND=tensorflow and load the preset there."
+        )
+    if preset.model.name != "text_classifier" or not preset.labels:
+        raise InputError(
+            "Only text classifiers with labels can be exported so far: fine-tune the preset "
+            f"with finetune_classifier.py first. Received: a preset of {preset.model.name}."
+        )
+    target = pathlib.Path(folder) / "1"
+    if target.exists():
+        raise InputError(f"{target} exists: choose another folder, or remove it first.")
+
+    module = tf.Module()
+    module.model = preset.model  # What holds the variables has to hang on the module.
+    labels = tf.constant(preset.labels)
+
+    def answers(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        logits = tf.cast(preset.model(inputs, training=False)["label"], tf.float32)
+        scores = tf.nn.softmax(logits)
+        best = tf.argmax(scores, axis=-1)
+        return {
+            "label": tf.gather(labels, best),
+            "score": tf.reduce_max(scores, axis=-1),
+            "scores": scores,
+        }
+
+    def from_ids(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return answers(inputs)
+
+    def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
+        length = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+        return answers(preset.tokenizer.encode_tf(text, max_length=length, core_ops=True))
+
+    ids = {name: tf.TensorSpec((None, None), tf.int32, name) for name in IDS}
+    text = tf.TensorSpec((None,), tf.string, "text")
+    module.text = tf.function(from_text, input_signature=[text])
+    signatures = {
+        "ids": tf.function(from_ids).get_concrete_function(**ids),
+        "text": module.text.get_concrete_function(),
+        "serving_default": module.text.get_concrete_function(),
+    }
+    _save(module, target, signatures)
+    return target
+
+
+def _save(module: tf.Module, target: pathlib.Path, signatures: dict[str, Any]) -> None:
+    """Saves beside the target and renames: a server never sees half a model."""
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    tf.saved_model.save(module, str(unfinished), signatures=signatures)
+    os.replace(unfinished, target)

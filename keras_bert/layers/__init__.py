@@ -1,0 +1,21 @@
+"""Layers: one idea a file, `keras.ops` only, each usable in anyone's functional model.
+
+Shape letters, here and everywhere else:
+B batch, T tokens, D `hidden_dim`, F `intermediate_dim`, N heads, H head width,
+V vocabulary, M masked positions, C classes, P `max_sequence_length`.
+"""
+
+from keras_bert.layers.attention import SelfAttention
+from keras_bert.layers.embeddings import PositionEmbedding
+from keras_bert.layers.encoder_block import EncoderBlock
+from keras_bert.layers.masked_lm_head import MaskedLMHead, OutputBias
+from keras_bert.layers.pooler import Pooler
+
+__all__ = [
+    "EncoderBlock",
+    "MaskedLMHead",
+    "OutputBias",
+    "Pooler",
+    "PositionEmbedding",
+    "SelfAttention",
+]

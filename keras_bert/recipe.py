@@ -1,0 +1,100 @@
+"""What every recipe does around its own lines: arguments in, a run folder, one JSON line out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from keras_bert.errors import InputError
+
+
+def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
+    """Parses the command line into `args_class`, calls `main`, prints its metrics as JSON.
+
+    Bad input (`InputError`, or a file that can't be opened) is printed as one sentence and
+    ends the process with exit code 2. Any other exception is a fault of the code and keeps
+    its traceback.
+    """
+    import tyro
+
+    args: Any = tyro.cli(args_class)
+    try:
+        metrics = main(args)
+    except InputError as error:
+        sys.exit(_complain(str(error)))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        sys.exit(_complain(f"{error.filename}: {error.strerror}."))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    print(json.dumps(metrics, ensure_ascii=False))
+
+
+def _complain(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return 2
+
+
+def check_output_dir(
+    output_dir: str | os.PathLike[str], *, overwrite: bool = False, resume: bool = False
+) -> pathlib.Path:
+    """Refuses an output folder that a run may not use; writes nothing.
+
+    A recipe calls this first, before it spends time on its data.
+
+    Raises:
+        InputError: the path is a file; the folder isn't empty and neither `resume` nor
+            `overwrite` is given; or `overwrite` would remove a folder that no recipe made.
+    """
+    folder = pathlib.Path(output_dir)
+    if overwrite and resume:
+        raise InputError("Choose one of --resume and --overwrite.")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: --output-dir must name a folder.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return folder
+    if not (overwrite or resume):
+        raise InputError(
+            f"{folder} isn't empty: pass --overwrite to replace it, another --output-dir, "
+            "or --resume where the recipe has it."
+        )
+    if not (folder / "args.json").is_file():
+        raise InputError(
+            f"{folder} holds no args.json, so no recipe made it: choose another --output-dir."
+        )
+    return folder
+
+
+def start_run(
+    output_dir: str | os.PathLike[str], args: Any, *, overwrite: bool = False, resume: bool = False
+) -> pathlib.Path:
+    """Makes the run folder and writes `args.json`; with `overwrite`, removes the old run.
+
+    Called once the input has been checked, so that a refused command changes nothing.
+    """
+    folder = check_output_dir(output_dir, overwrite=overwrite, resume=resume)
+    if overwrite and folder.is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "args.json", dataclasses.asdict(args))
+    return folder
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file in one step: readers see the old file or the new one, never a part."""
+    path = pathlib.Path(path)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(unfinished, path)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes `value` as indented JSON, in one step."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,381 @@
+"""WordPiece as a TensorFlow graph: core ops only, all words of a batch at once.
+
+This module imports TensorFlow, and `tokenizers` imports this module where a graph is made.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.unicode_table import (
+    CAPITAL_SIGMA,
+    CASED,
+    CJK,
+    DROP,
+    FINAL_SIGMA,
+    IGNORABLE,
+    NUM_CODE_POINTS,
+    PUNCTUATION,
+    SPACE,
+    STARTER_MARK,
+    WordSplitter,
+    load_table,
+)
+
+# Beside the table's DROP, SPACE, CASED, IGNORABLE and STARTER_MARK, a packed character's bits.
+WORD = 8  # a word of its own
+MANY = 128  # above the bits there isn't a symbol but a row of `expansions`
+
+
+class PackedCharacters(NamedTuple):
+    """What a `WordSplitter` does, as arrays that a graph can gather from.
+
+    A character is `pages[256 * page_of[code >> 8] + (code & 255)]`: its property bits, and
+    above them, from bit 8, the symbol of its one letter; 0 is a letter that has no symbol.
+    """
+
+    page_of: np.ndarray  # int32 (0x1100,)
+    pages: np.ndarray  # int32 (pages * 256,)
+    expansions: np.ndarray  # int32 (E, K), the letters' symbols, then -1
+    mark_class: np.ndarray  # int32 (symbols,), the combining class of marks that stripping leaves
+    final_sigma: int  # the packed character, 0 where nothing is lower-cased
+
+
+def pack_characters(
+    splitter: WordSplitter, symbols: dict[str, int], num_symbols: int
+) -> PackedCharacters:
+    """Packs the table for one splitter and one alphabet: letter -> symbol, from 1 upward."""
+    table = load_table()
+    mode = splitter.lowercase, splitter.strip_accents
+    symbol_of = np.zeros(NUM_CODE_POINTS, np.int32)
+    symbol_of[[ord(letter) for letter in symbols]] = list(symbols.values())
+    classes = {symbols[chr(c)]: k for c, k in table.combining_class.items() if chr(c) in symbols}
+    mark_class = np.zeros(num_symbols, np.int32)
+    if splitter.strip_accents:
+        mark_class[list(classes)] = list(classes.values())
+    # Marks of one class keep their order anyhow, so that most alphabets need no sorting.
+    needs_order = len(set(classes.values())) > 1 and splitter.strip_accents
+
+    letter = np.arange(NUM_CODE_POINTS)
+    bits = table.properties & (DROP | SPACE | CASED | IGNORABLE)
+    rest = symbol_of.copy()
+    expansions: dict[tuple[int, ...], int] = {}
+    for code in table.lower.keys() | table.stripped.keys():
+        letters = table.letters(code, *mode)
+        if len(letters) == 1:
+            letter[code] = letters[0]
+        elif not letters:
+            keep = needs_order and table.properties[code] & STARTER_MARK
+            bits[code] |= STARTER_MARK if keep else DROP
+        else:
+            row = tuple(int(symbol_of[c]) for c in letters)
+            bits[code] |= MANY
+            rest[code] = expansions.setdefault(row, len(expansions))
+    one = bits & MANY == 0
+    rest[one] = symbol_of[letter[one]]
+    alone = (table.properties[letter] & PUNCTUATION > 0) & one
+    if splitter.split_cjk:
+        alone |= table.properties & CJK > 0
+    bits[alone] |= WORD
+
+    pages, page_of = np.unique((rest << 8 | bits).reshape(-1, 256), axis=0, return_inverse=True)
+    width = max(map(len, expansions), default=1)
+    rows = [row + (-1,) * (width - len(row)) for row in expansions] or [(-1,) * width]
+    return PackedCharacters(
+        page_of.reshape(-1).astype(np.int32),
+        pages.reshape(-1).astype(np.int32),
+        np.array(rows, np.int32),
+        mark_class if needs_order else np.zeros(0, np.int32),
+        int(symbol_of[ord(FINAL_SIGMA)]) << 8 | CASED if splitter.lowercase else 0,
+    )
+
+
+class Tables(NamedTuple):
+    """A tokenizer as arrays.
+
+    The trie's edges are the sorted `keys`, state * num_symbols + symbol. State 0 begins a
+    word's first piece, state 1 the later ones, and edge i leads to state i + 2.
+    """
+
+    characters: PackedCharacters
+    keys: np.ndarray  # int64 (edges + 1,), the last one a sentinel
+    accepts: np.ndarray  # int32 (edges + 1,), the id of the piece that ends here, or -1
+    num_symbols: int
+    special_tokens: dict[str, int]  # those to be read in a text, with a symbol for each
+    unk_id: int
+    max_chars_per_word: int
+
+
+# Called while a user's function is traced: AutoGraph would rewrite these loops, and slow them.
+@tf.autograph.experimental.do_not_convert
+def make_tables(
+    splitter: WordSplitter,
+    first_pieces: dict[str, int],
+    later_pieces: dict[str, int],
+    special_tokens: tuple[str, ...],
+    unk_id: int,
+    max_chars_per_word: int,
+) -> Tables:
+    """Makes the arrays from the pieces that begin a word and those that go on with one.
+
+    Of the former, `special_tokens` are to be read as such where they stand in a text.
+    """
+    pieces = [*first_pieces, *later_pieces]
+    ids = np.array([*first_pieces.values(), *later_pieces.values()], np.int32)
+    symbols = {letter: i for i, letter in enumerate(sorted(set().union(*pieces)), 1)}
+    special = {name: i for i, name in enumerate(special_tokens, len(symbols) + 1)}
+    num_symbols = 1 + len(symbols) + len(special)
+
+    # Level by level: as states grow with the level, the keys come out sorted.
+    spelled = np.zeros((len(pieces), max(map(len, pieces)) + 1), np.int64)
+    for row, piece in enumerate(pieces):
+        spelling = [special[piece]] if piece in special else [symbols[x] for x in piece]
+        spelled[row, : len(spelling)] = spelling
+    states = np.repeat(np.arange(2), [len(first_pieces), len(later_pieces)])
+    keys, accepts, num_edges = [], [], 0
+    for symbol, following in zip(spelled.T[:-1], spelled.T[1:], strict=True):
+        alive = np.flatnonzero(symbol)
+        level, edges = np.unique(states[alive] * num_symbols + symbol[alive], return_inverse=True)
+        states[alive] = num_edges + edges + 2
+        ends = following[alive] == 0
+        accepted = np.full(len(level), -1, np.int32)
+        accepted[edges[ends]] = ids[alive[ends]]
+        keys.append(level)
+        accepts.append(accepted)
+        num_edges += len(level)
+    return Tables(
+        characters=pack_characters(splitter, symbols, num_symbols),
+        keys=np.concatenate([*keys, [np.iinfo(np.int64).max]]),
+        accepts=np.concatenate([*accepts, np.array([-1], np.int32)]),
+        num_symbols=num_symbols,
+        special_tokens=special,
+        unk_id=unk_id,
+        max_chars_per_word=max_chars_per_word,
+    )
+
+
+def token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
+    """The ids of each string: string (B,) -> int32 RaggedTensor (B, None)."""
+    # Strings live on the host, and many small steps aren't an accelerator's work.
+    with tf.device("/device:CPU:0"):
+        return _token_ids(strings, tables)
+
+
+def _token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
+    decoded = tf.strings.unicode_decode(strings, "UTF-8", errors="ignore")
+    codes, rows, packed = _looked_up(
+        decoded.flat_values, decoded.value_rowids(), tables.characters, tables.special_tokens
+    )
+    packed, rows = _letters(codes, rows, packed, tables.characters)
+
+    # A word starts at a letter after a space, at one that stands alone, and after such a one.
+    space, alone = _has(packed, SPACE), _has(packed, WORD)
+    apart = space | alone
+    starts = apart | tf.concat([[True], apart[:-1]], 0)[: tf.size(apart)] | _differs(rows)
+    letter = tf.where(~space)[:, 0]
+    starts, rows = tf.gather(starts, letter), tf.gather(rows, letter)
+    symbols = tf.bitwise.right_shift(tf.gather(packed, letter), 8)
+
+    # `found` holds each piece's id at its first letter; a word that failed becomes [UNK].
+    found = _longest_pieces(symbols, starts, tables)
+    word = tf.cumsum(tf.cast(starts, tf.int32)) - 1
+    failed = tf.math.segment_max(tf.cast(found == FAILED, tf.int32), word)
+    failed = tf.gather(failed, word) > 0
+    kept = tf.where(tf.where(failed, starts, found >= 0))[:, 0]
+    ids = tf.gather(tf.where(failed, tables.unk_id, found), kept)
+    return tf.RaggedTensor.from_value_rowids(
+        ids, tf.gather(rows, kept), tf.size(strings, tf.int64), validate=False
+    )
+
+
+def _looked_up(
+    codes: tf.Tensor,
+    rows: tf.Tensor,
+    characters: PackedCharacters,
+    special_tokens: dict[str, int],
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Adds the packed characters to code points and their rows; what is dropped is gone."""
+    page = tf.gather(characters.page_of, tf.bitwise.right_shift(codes, 8))
+    packed = tf.gather(characters.pages, page * 256 + tf.bitwise.bitwise_and(codes, 255))
+    for name, symbol in special_tokens.items():
+        # One symbol at the token's first character, nothing at the others.
+        num_starts = tf.maximum(tf.size(codes) - len(name) + 1, 0)
+        matches = rows[:num_starts] == rows[len(name) - 1 :]
+        for i, letter in enumerate(name):
+            matches &= codes[i : i + num_starts] == ord(letter)
+        first = tf.where(matches)
+        packed = tf.tensor_scatter_nd_update(
+            packed,
+            tf.concat([first + i for i in range(len(name))], 0),
+            tf.repeat([symbol << 8 | WORD] + [DROP] * (len(name) - 1), tf.size(first)),
+        )
+    kept = tf.where(~_has(packed, DROP))[:, 0]
+    return tf.gather(codes, kept), tf.gather(rows, kept), tf.gather(packed, kept)
+
+
+def _letters(
+    codes: tf.Tensor, rows: tf.Tensor, packed: tf.Tensor, characters: PackedCharacters
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Characters -> packed letters and spaces, with their rows."""
+    if characters.final_sigma:
+        sigma = codes == ord(CAPITAL_SIGMA)
+        packed = tf.cond(
+            tf.reduce_any(sigma),
+            lambda: _with_final_sigmas(packed, rows, sigma, characters.final_sigma),
+            lambda: packed,
+        )
+    packed, rows = tf.cond(
+        tf.reduce_any(_has(packed, MANY)),
+        lambda: _expanded(packed, rows, characters.expansions),
+        lambda: (packed, rows),
+    )
+    if characters.mark_class.size:
+        packed, rows = _in_canonical_order(packed, rows, characters.mark_class)
+    return packed, rows
+
+
+def _has(packed: tf.Tensor, bit: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_and(packed, bit) > 0
+
+
+def _differs(rows: tf.Tensor) -> tf.Tensor:
+    """Whether an element's row isn't the one before it's."""
+    return rows != tf.concat([[-1], rows[:-1]], 0)[: tf.size(rows)]
+
+
+def _with_final_sigmas(
+    packed: tf.Tensor, rows: tf.Tensor, sigma: tf.Tensor, final_sigma: int
+) -> tf.Tensor:
+    """A sigma is final after a cased letter and not before one, whatever may be ignored between."""
+    solid = tf.where(~_has(packed, IGNORABLE))[:, 0]
+    cased = tf.gather(_has(packed, CASED), solid)
+    first = _differs(tf.gather(rows, solid))
+    last = tf.concat([first[1:], [True]], 0)
+    after_cased = tf.concat([[False], cased[:-1]], 0) & ~first
+    before_cased = tf.concat([cased[1:], [False]], 0) & ~last
+    final = tf.boolean_mask(solid, tf.gather(sigma, solid) & after_cased & ~before_cased)
+    return tf.tensor_scatter_nd_update(
+        packed, final[:, None], tf.fill([tf.size(final)], final_sigma)
+    )
+
+
+def _expanded(
+    packed: tf.Tensor, rows: tf.Tensor, expansions: np.ndarray
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Puts all letters of a character in its place."""
+    many = _has(packed, MANY)
+    letters = tf.gather(expansions, tf.where(many, tf.bitwise.right_shift(packed, 8), 0))
+    rest = tf.fill([tf.size(packed), expansions.shape[1] - 1], -1)
+    single = tf.concat([packed[:, None], rest], 1)
+    table = tf.where(many[:, None], tf.where(letters < 0, -1, letters * 256), single)
+    place = tf.where(table >= 0)
+    return tf.gather_nd(table, place), tf.gather(rows, place[:, 0])
+
+
+def _in_canonical_order(
+    packed: tf.Tensor, rows: tf.Tensor, mark_class: np.ndarray
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sorts each run of marks by combining class, as NFD does."""
+    symbol = tf.where(_has(packed, STARTER_MARK), 0, tf.bitwise.right_shift(packed, 8))
+    class_ = tf.gather(mark_class, symbol)
+    run = tf.cumsum(tf.cast((class_ == 0) | _differs(rows), tf.int64))
+    order = tf.argsort(run * 256 + tf.cast(class_, tf.int64), stable=True)
+    order = tf.boolean_mask(order, ~tf.gather(_has(packed, STARTER_MARK), order))
+    return tf.gather(packed, order), tf.gather(rows, order)
+
+
+NOTHING, FAILED = -1, -2
+
+
+def _longest_pieces(symbols: tf.Tensor, starts: tf.Tensor, tables: Tables) -> tf.Tensor:
+    """Walks the trie with all words at once, a letter of each in a step.
+
+    `symbols` int32 (M,) are the letters of all words, `starts` bool (M,) is true where a word
+    starts. Returns int32 (M,): at the first letter of each piece its id, FAILED where there's
+    none, and NOTHING elsewhere.
+    """
+    num_letters = tf.size(symbols)
+    begin = tf.cast(tf.where(starts)[:, 0], tf.int32)
+    end = tf.concat([begin[1:], [num_letters]], 0)[: tf.size(begin)]
+    short = end - begin <= tables.max_chars_per_word
+    found = tf.where(starts, FAILED, NOTHING)
+    begin, end = tf.boolean_mask(begin, short), tf.boolean_mask(end, short)
+    keys, accepts = tf.constant(tables.keys), tf.constant(tables.accepts)
+    symbols = tf.cast(symbols, tf.int64)
+
+    # Of each word: where its piece begins and it ends, the letter and the state walked to,
+    # and the longest piece so far with its end.
+    def step(
+        found: tf.Tensor,
+        begin: tf.Tensor,
+        end: tf.Tensor,
+        here: tf.Tensor,
+        state: tf.Tensor,
+        piece: tf.Tensor,
+        piece_end: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
+        key = state * tables.num_symbols + tf.gather(symbols, tf.minimum(here, num_letters - 1))
+        edge = tf.searchsorted(keys, key)
+        goes_on = (tf.gather(keys, edge) == key) & (here < end)
+        here += 1
+        accepted = tf.gather(accepts, edge)
+        longer = goes_on & (accepted >= 0)
+        next_piece = tf.where(longer, accepted, piece)
+        next_end = tf.where(longer, here, piece_end)
+
+        is_last = longer & (here == end)
+        settled = tf.where(~goes_on | is_last)
+        found = tf.tensor_scatter_nd_update(
+            found, tf.gather(begin, settled), tf.gather(next_piece, settled[:, 0])
+        )
+        begin = tf.where(goes_on, begin, piece_end)
+        here = tf.where(goes_on, here, piece_end)
+        state = tf.where(goes_on, tf.cast(edge, tf.int64) + 2, 1)
+        next_piece = tf.where(goes_on, next_piece, FAILED)
+
+        alive = tf.where(tf.where(goes_on, ~is_last, piece != FAILED))[:, 0]
+        rest = (begin, end, here, state, next_piece, next_end)
+        return found, *(tf.gather(x, alive) for x in rest)
+
+    none = tf.fill(tf.shape(begin), FAILED)
+    state = tf.zeros_like(begin, tf.int64)
+    loop = (found, begin, end, begin, state, none, begin)
+    shapes = (tf.TensorShape([None]),) * len(loop)
+    return tf.while_loop(
+        lambda found, begin, *_: tf.size(begin) > 0, step, loop, shapes, parallel_iterations=1
+    )[0]
+
+
+@tf.autograph.experimental.do_not_convert
+def model_inputs(
+    parts: list[tf.RaggedTensor],
+    kept: list[tf.Tensor] | None,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int,
+) -> dict[str, tf.Tensor]:
+    """Joins the ids of texts, or of texts and their pairs, into the inputs of a model.
+
+    Of each text the first `kept`, int32 (B,), ids stay. The outputs are int32 (B, T).
+    """
+    if kept is not None:
+        parts = [_truncated(ids, lengths) for ids, lengths in zip(parts, kept, strict=True)]
+    rows = parts[0].nrows()
+    parts = [tf.concat([ids, tf.fill([rows, 1], sep_id)], axis=1) for ids in parts]
+    parts[0] = tf.concat([tf.fill([rows, 1], cls_id), parts[0]], axis=1)
+    segments = [tf.zeros_like(parts[0]), *(tf.ones_like(ids) for ids in parts[1:])]
+    joined = tf.concat(parts, axis=1)
+    return {
+        "token_ids": joined.to_tensor(pad_id),
+        "segment_ids": tf.concat(segments, axis=1).to_tensor(),
+        "padding_mask": tf.ones_like(joined).to_tensor(),
+    }
+
+
+def _truncated(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Keeps the first `lengths`, int32 (B,), values of each row."""
+    rows = ids.value_rowids()
+    position = tf.range(tf.size(rows, tf.int64)) - tf.gather(ids.row_starts(), rows)
+    kept = position < tf.gather(tf.cast(lengths, tf.int64), rows)
+    return tf.ragged.boolean_mask(ids, ids.with_flat_values(kept))

@@ -1,0 +1,177 @@
+r"""Fine-tune BERT to classify texts (Devlin et al., 2018, section 4.1).
+
+    python recipes/finetune_classifier.py --checkpoint runs/mini/preset \
+        --train-file train.tsv --dev-file dev.tsv --output-dir runs/topics
+
+A file is a table of tab-separated columns whose first line names `label` and `text`; without
+that line, a row is `label <tab> text`.
+
+Expect: TIME_CLASSIFIER
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from collections import Counter
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+import keras_bert
+from keras_bert import recipe
+from keras_bert.data.texts import LabelledText, read_labelled_texts
+from keras_bert.errors import InputError
+from keras_bert.report import Table, history_curves, write_report
+from keras_bert.training import callbacks
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Fine-tune BERT to classify texts."""
+
+    checkpoint: str
+    """Preset to start from."""
+    train_file: str
+    """Table to train on."""
+    dev_file: str
+    """Table to choose the best epoch by."""
+    output_dir: str
+    """Where the preset, metrics and curves go."""
+    max_sequence_length: int = 128
+    """Tokens of a text, [CLS] and [SEP] included; the ends of longer texts are cut off."""
+    batch_size: int = 32
+    """Examples an update."""
+    epochs: int = 3
+    """Passes over the training file."""
+    learning_rate: float = 3e-5
+    """Peak rate; the paper picks the best of 5e-5, 3e-5 and 2e-5."""
+    warmup_ratio: float = 0.1
+    """Share of the updates that climb to the peak rate; then it falls to 0."""
+    weight_decay: float = 0.01
+    """Of AdamW, on all weights but biases and layer norms."""
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    """Keras's dtype policy."""
+    seed: int = 0
+    """For the head's initial weights, dropout and order."""
+    overwrite: bool = False
+    """Replace the run in `output_dir`."""
+
+
+def main(args: Args) -> dict[str, Any]:
+    # ---- Setup -----------------------------------------------------------------
+    recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
+    if min(args.epochs, args.batch_size) < 1 or not 0 <= args.warmup_ratio <= 1:
+        raise InputError(
+            "--epochs and --batch-size must be at least 1, --warmup-ratio from 0 to 1. "
+            f"Received: {args.epochs}, {args.batch_size}, {args.warmup_ratio}."
+        )
+    keras.utils.set_random_seed(args.seed)
+    keras.config.set_dtype_policy(args.precision)
+
+    # ---- Data ------------------------------------------------------------------
+    rows, dev_rows = read_labelled_texts(args.train_file), read_labelled_texts(args.dev_file)
+    labels = tuple(sorted({row.label for row in rows}))
+    base = keras_bert.load(args.checkpoint)
+    if args.max_sequence_length > base.config.max_sequence_length:
+        raise InputError(
+            f"--max-sequence-length is {args.max_sequence_length}, and the position table of "
+            f"{args.checkpoint} ends at {base.config.max_sequence_length}."
+        )
+
+    def batches(rows: list[LabelledText], training: bool) -> Any:
+        return keras_bert.data.classification(
+            rows,
+            base.tokenizer,
+            labels,
+            args.batch_size,
+            max_sequence_length=args.max_sequence_length,
+            seed=args.seed,
+            training=training,
+        )
+
+    train, dev = batches(rows, training=True), batches(dev_rows, training=False)
+
+    # ---- Model -----------------------------------------------------------------
+    model = keras_bert.tasks.text_classifier(base.encoder, len(labels))
+    updates = args.epochs * len(train)
+    rate = keras_bert.training.WarmupLinear(
+        args.learning_rate, round(args.warmup_ratio * updates), updates
+    )
+    model.compile(
+        keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+    )
+
+    # ---- Train -----------------------------------------------------------------
+    folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
+    started = time.perf_counter()
+    model.fit(
+        train,
+        epochs=args.epochs,
+        validation_data=dev,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            callbacks.ProgressBar(updates, "Fine-tuning"),
+            callbacks.History(folder / "history.csv"),
+            keras.callbacks.TensorBoard(folder / "logs"),
+            keras.callbacks.EarlyStopping(
+                "val_accuracy", mode="max", patience=args.epochs, restore_best_weights=True
+            ),
+        ],
+    )
+    seconds = time.perf_counter() - started
+
+    # ---- Save ------------------------------------------------------------------
+    settings = {"max_sequence_length": args.max_sequence_length}
+    keras_bert.save(
+        keras_bert.Preset(base.config, base.encoder, base.tokenizer, model, labels, settings),
+        folder / "preset",
+    )
+    logits = model.predict(dev, verbose=0)["label"]
+    predicted = [labels[i] for i in logits.argmax(axis=-1)]
+    right = np.equal(predicted, [row.label for row in dev_rows])
+    commonest = Counter(row.label for row in dev_rows).most_common(1)[0][1] / len(dev_rows)
+    metrics = {
+        "accuracy": round(float(right.mean()), 4),
+        "commonest_class_share": round(commonest, 4),
+        "train_seconds": round(seconds, 1),
+        "examples_per_second": round(args.epochs * len(rows) / seconds, 1),
+    }
+    recipe.write_json(folder / "metrics.json", metrics)
+    report(folder, args, metrics, dev_rows, predicted)
+    print(f"Report: {folder / 'report.html'}")
+    return metrics
+
+
+def report(
+    folder: pathlib.Path,
+    args: Args,
+    metrics: dict[str, Any],
+    rows: list[LabelledText],
+    predicted: list[str],
+) -> None:
+    """Scores, curves and who is taken for whom."""
+    history = callbacks.read_history(folder / "history.csv")
+
+    counts = Counter(zip([row.label for row in rows], predicted, strict=True))
+    confusions = [(true, guess, n) for (true, guess), n in counts.most_common() if true != guess]
+    write_report(
+        folder / "report.html",
+        "Text classification",
+        [
+            Table("Scores", ("name", "value"), list(metrics.items())),
+            history_curves("Loss", history, "loss", "nats"),
+            history_curves("Accuracy", history, "accuracy", "share"),
+            Table("Commonest confusions", ("true", "predicted", "texts"), confusions[:20]),
+            Table("Arguments", ("name", "value"), list(dataclasses.asdict(args).items())),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    recipe.run(main, Args)

@@ -1,0 +1,218 @@
+r"""Pretrain BERT with masked-LM and next-sentence prediction (Devlin et al., 2018, section 3.1).
+
+    python recipes/pretrain.py --data data/en128 --dev-data data/en128/dev --size mini \
+        --steps 1100 --batch-size 32 --learning-rate 1e-3 --output-dir runs/mini
+
+`--data` is a folder of `create_pretraining_data.py`. The defaults are the paper's (appendix
+A.2); a run on one small machine wants fewer steps and a higher rate, as above.
+
+Expect: TIME_PRETRAIN
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+import keras_bert
+from keras_bert import recipe
+from keras_bert.data import batches, records
+from keras_bert.errors import InputError
+from keras_bert.evaluation import (
+    evaluate_pretraining,
+    masked_examples,
+    unigram_cross_entropy,
+)
+from keras_bert.report import Examples, Table, history_curves, write_report
+from keras_bert.training import callbacks
+
+EVALUATION_BATCH = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Pretrain BERT with masked-LM and next-sentence prediction."""
+
+    data: str
+    """Folder of records to train on."""
+    output_dir: str
+    """Where the preset, metrics, curves and checkpoints go."""
+    dev_data: str = ""
+    """Folder of records to evaluate on; empty: no evaluation."""
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
+    """The encoder's size, from 2 layers of 128 to 24 of 1024."""
+    checkpoint: str = ""
+    """Preset to continue from, in place of `size`."""
+    steps: int = 1_000_000
+    """Updates in all."""
+    evaluate_every: int = 0
+    """Updates between evaluations and checkpoints, a divisor of `steps`; 0: a tenth of them."""
+    batch_size: int = 256
+    """Examples an update."""
+    learning_rate: float = 1e-4
+    """Peak rate."""
+    warmup_ratio: float = 0.01
+    """Share of the updates that climb to the peak rate; then it falls to 0."""
+    weight_decay: float = 0.01
+    """Of AdamW, on all weights but biases and layer norms."""
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    """Keras's dtype policy."""
+    seed: int = 0
+    """For initial weights, dropout, order and masks."""
+    resume: bool = False
+    """Go on from the last checkpoint in `output_dir`."""
+    overwrite: bool = False
+    """Replace the run in `output_dir`."""
+
+
+def main(args: Args) -> dict[str, Any]:
+    # ---- Setup -----------------------------------------------------------------
+    recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=args.resume)
+    updates_an_epoch = epoch_length(args)
+    keras.utils.set_random_seed(args.seed)
+    keras.config.set_dtype_policy(args.precision)
+
+    # ---- Data ------------------------------------------------------------------
+    train = batches.pretraining(args.data, args.batch_size, args.seed)
+    manifest = records.read_manifest(args.data)
+    dev = None
+    if args.dev_data:
+        dev = batches.pretraining(args.dev_data, EVALUATION_BATCH, args.seed, training=False)
+        records.check_manifest(
+            records.read_manifest(args.dev_data),
+            args.dev_data,
+            vocabulary_hash=manifest["tokenizer"]["vocabulary_hash"],
+        )
+
+    # ---- Model -----------------------------------------------------------------
+    preset = build(args, manifest)
+    rate = keras_bert.training.WarmupLinear(
+        args.learning_rate, round(args.warmup_ratio * args.steps), args.steps
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    preset.model.compile(
+        keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
+        {"masked_lm": loss, "next_sentence": loss},
+        weighted_metrics={"masked_lm": ["accuracy"], "next_sentence": ["accuracy"]},
+    )
+
+    # ---- Train -----------------------------------------------------------------
+    folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite, resume=args.resume)
+    recipe.write_json(folder / "manifest.json", manifest)
+    checkpoint = callbacks.latest(folder / "checkpoints")
+    updates = callbacks.restore(preset.model, checkpoint) if checkpoint else 0
+    started = time.perf_counter()
+    preset.model.fit(
+        train.skip(updates),
+        initial_epoch=updates // updates_an_epoch,
+        epochs=args.steps // updates_an_epoch,
+        steps_per_epoch=updates_an_epoch,
+        validation_data=dev,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            callbacks.ProgressBar(args.steps, "Pretraining"),
+            callbacks.History(folder / "history.csv"),
+            callbacks.Checkpoints(folder / "checkpoints", updates_an_epoch),
+            keras.callbacks.TensorBoard(folder / "logs"),
+        ],
+    )
+    seconds = time.perf_counter() - started
+
+    # ---- Save ------------------------------------------------------------------
+    keras_bert.save(preset, folder / "preset")
+    metrics = {
+        "train_seconds": round(seconds, 1),
+        "examples_per_second": round((args.steps - updates) * args.batch_size / seconds, 1),
+    }
+    if dev is not None:
+        metrics |= evaluate(preset, args, manifest, dev)
+    recipe.write_json(folder / "metrics.json", metrics)
+    report(folder, args, preset, metrics, dev)
+    print(f"Report: {folder / 'report.html'}")
+    return metrics
+
+
+def epoch_length(args: Args) -> int:
+    """Updates between two evaluations."""
+    if args.steps < 1 or not 0 <= args.warmup_ratio <= 1:
+        raise InputError(
+            "--steps must be at least 1 and --warmup-ratio from 0 to 1. "
+            f"Received: {args.steps}, {args.warmup_ratio}."
+        )
+    length = args.evaluate_every or max(1, args.steps // 10)
+    if args.steps % length and not args.evaluate_every:
+        return args.steps
+    if args.steps % length:
+        raise InputError(f"--evaluate-every must divide --steps. Received: {length}, {args.steps}.")
+    return length
+
+
+def build(args: Args, manifest: dict[str, Any]) -> keras_bert.Preset:
+    """The model to train, fresh or from a checkpoint, that fits the data."""
+    described = manifest["tokenizer"]
+    if args.checkpoint:
+        preset = keras_bert.load(args.checkpoint)
+        config, encoder, tokenizer = preset.config, preset.encoder, preset.tokenizer
+        model = preset.model
+        if model.name != "pretraining":
+            model = keras_bert.tasks.pretraining(encoder)
+    else:
+        tokenizer = keras_bert.WordPiece(
+            pathlib.Path(args.data) / "vocab.txt", **described["config"]
+        )
+        config = keras_bert.BertConfig.of_size(args.size, vocabulary_size=tokenizer.vocabulary_size)
+        encoder = keras_bert.bert(config)
+        model = keras_bert.tasks.pretraining(encoder)
+    records.check_manifest(
+        manifest,
+        args.data,
+        vocabulary_hash=tokenizer.vocabulary_hash,
+        vocabulary_size=config.vocabulary_size,
+        max_sequence_length=config.max_sequence_length,
+    )
+    settings = {"max_sequence_length": config.max_sequence_length}
+    return keras_bert.Preset(config, encoder, tokenizer, model, settings=settings)
+
+
+def evaluate(
+    preset: keras_bert.Preset, args: Args, manifest: dict[str, Any], dev: Any
+) -> dict[str, float]:
+    """Scores on the dev data, and what guessing by frequency would score there."""
+    examples = records.read_examples(args.dev_data)
+    works = np.stack([example["works"] for example in examples.as_numpy_iterator()])
+    scores = evaluate_pretraining(preset.model, dev, works, preset.tokenizer.mask_id)
+    counts = np.zeros(preset.config.vocabulary_size, np.int64)
+    for example in records.read_examples(args.data).as_numpy_iterator():
+        counts += np.bincount(example["token_ids"], minlength=len(counts))
+    scores["unigram_loss_mask"] = unigram_cross_entropy(
+        counts, dev, preset.tokenizer.mask_id, preset.tokenizer.special_ids
+    )
+    return {name: round(score, 4) for name, score in scores.items()}
+
+
+def report(
+    folder: pathlib.Path, args: Args, preset: keras_bert.Preset, metrics: dict[str, Any], dev: Any
+) -> None:
+    """Curves, scores and a few masked examples with the model's guesses."""
+    history = callbacks.read_history(folder / "history.csv")
+    sections: list[Any] = [
+        Table("Scores", ("name", "value"), list(metrics.items())),
+        history_curves("Loss", history, "loss", "nats"),
+        history_curves("Accuracy", history, "accuracy", "share"),
+        history_curves("Learning rate", history, "learning_rate", "rate"),
+    ]
+    if dev is not None:
+        rows = masked_examples(preset.model, dev, preset.tokenizer)
+        sections.append(Examples("Masked examples with the model's guesses", rows))
+    sections.append(Table("Arguments", ("name", "value"), list(dataclasses.asdict(args).items())))
+    write_report(folder / "report.html", "Pretraining", sections)
+
+
+if __name__ == "__main__":
+    recipe.run(main, Args)

@@ -1,0 +1,81 @@
+r"""Learn a WordPiece vocabulary from text.
+
+    python recipes/train_vocabulary.py --input novel.txt speeches.txt \
+        --vocabulary-size 8000 --lowercase --output vocab.txt
+
+Expect: TIME_VOCABULARY
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import rich.progress
+
+from keras_bert import recipe
+from keras_bert.data.vocabulary import train_vocabulary
+from keras_bert.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Learn a WordPiece vocabulary from text."""
+
+    input: tuple[str, ...]
+    """UTF-8 text files."""
+    output: str
+    """Where to write the vocabulary, a token a line."""
+    vocabulary_size: int = 30522
+    """The most tokens, the five special ones included."""
+    lowercase: bool = True
+    """Whether texts will be lower-cased (and stripped of accents): as the tokenizer will be."""
+    overwrite: bool = False
+    """Replace an output file that exists."""
+
+
+def main(args: Args) -> dict[str, Any]:
+    # ---- Setup -----------------------------------------------------------------
+    started = time.perf_counter()
+    output = pathlib.Path(args.output)
+    if output.exists() and not args.overwrite:
+        raise InputError(f"{output} exists: pass --overwrite to replace it, or another --output.")
+    if args.vocabulary_size < 10:
+        raise InputError(
+            f"--vocabulary-size must be at least 10. Received: {args.vocabulary_size}."
+        )
+
+    # ---- Train -----------------------------------------------------------------
+    with rich.progress.Progress(transient=True) as progress:
+        tokens = train_vocabulary(
+            read_lines(args.input, progress), args.vocabulary_size, args.lowercase
+        )
+
+    # ---- Save ------------------------------------------------------------------
+    output.parent.mkdir(parents=True, exist_ok=True)
+    recipe.write_text(output, "".join(f"{token}\n" for token in tokens))
+    return {"tokens": len(tokens), "seconds": round(time.perf_counter() - started, 2)}
+
+
+def read_lines(paths: tuple[str, ...], progress: rich.progress.Progress) -> Iterator[str]:
+    """The lines of the files, with a bar that counts bytes."""
+    task = progress.add_task("Reading", total=sum(os.path.getsize(path) for path in paths))
+    for path in paths:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{path}, line {number}: not UTF-8. Convert the file to UTF-8."
+                    ) from error
+                progress.advance(task, len(line))
+    progress.reset(task, description="Learning", total=None)
+
+
+if __name__ == "__main__":
+    recipe.run(main, Args)

@@ -1,0 +1,122 @@
+"""The preset's folder: what goes in comes out, and a damaged one is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+import keras_bert
+from keras_bert.errors import InputError
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s", "good"]
+TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+INPUTS = {
+    "token_ids": np.array([[2, 5, 6, 3]], "int32"),
+    "segment_ids": np.zeros((1, 4), "int32"),
+    "padding_mask": np.ones((1, 4), "int32"),
+}
+
+
+@pytest.fixture
+def classifier():
+    config = keras_bert.BertConfig(
+        vocabulary_size=9, norm_epsilon=1e-7, activation="gelu_tanh", **TINY
+    )
+    encoder = keras_bert.bert(config)
+    model = keras_bert.tasks.text_classifier(encoder, 2)
+    tokenizer = keras_bert.WordPiece(VOCABULARY, lowercase=False)
+    return keras_bert.Preset(
+        config, encoder, tokenizer, model, ("不好", "good"), {"max_sequence_length": 12}
+    )
+
+
+def test_classifier_round_trip(classifier, tmp_path):
+    keras_bert.save(classifier, tmp_path / "preset")
+    again = keras_bert.load(tmp_path / "preset")
+    assert again.config == classifier.config
+    assert again.labels == classifier.labels
+    assert again.settings == classifier.settings
+    assert again.tokenizer.get_config() == classifier.tokenizer.get_config()
+    assert again.tokenizer.vocabulary == VOCABULARY
+    for name, output in classifier.model.predict(INPUTS, verbose=0).items():
+        np.testing.assert_array_equal(again.model.predict(INPUTS, verbose=0)[name], output)
+    pooled = again.encoder.predict(INPUTS, verbose=0)["pooled_output"]
+    np.testing.assert_array_equal(
+        pooled, classifier.encoder.predict(INPUTS, verbose=0)["pooled_output"]
+    )
+
+
+@pytest.mark.parametrize("task", ["encoder", "pretraining", "masked_lm"])
+def test_other_tasks_round_trip(classifier, tmp_path, task):
+    model = classifier.encoder
+    if task != "encoder":
+        model = getattr(keras_bert.tasks, task)(classifier.encoder)
+    keras_bert.save(dataclasses.replace(classifier, model=model, labels=()), tmp_path / "preset")
+    again = keras_bert.load(tmp_path / "preset").model
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+    for ours, theirs in zip(again.weights, model.weights):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(ours.value), keras.ops.convert_to_numpy(theirs.value)
+        )
+
+
+def test_a_preset_is_replaced_and_nothing_else_is(classifier, tmp_path):
+    keras_bert.save(classifier, tmp_path / "preset")
+    keras_bert.save(classifier, tmp_path / "preset")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["preset"]
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("Dear", encoding="utf-8")
+    with pytest.raises(InputError, match="letters exists and isn't a preset"):
+        keras_bert.save(classifier, tmp_path / "letters")
+    assert (tmp_path / "letters" / "dear.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "weights.h5"])
+def test_missing_file(classifier, tmp_path, name):
+    keras_bert.save(classifier, tmp_path / "preset")
+    (tmp_path / "preset" / name).unlink()
+    with pytest.raises(InputError, match=f"has no {name}"):
+        keras_bert.load(tmp_path / "preset")
+
+
+def test_unknown_number(classifier, tmp_path):
+    keras_bert.save(classifier, tmp_path / "preset")
+    path = tmp_path / "preset" / "config.json"
+    described = json.loads(path.read_text(encoding="utf-8"))
+    described["config"]["hidden_size"] = 16
+    path.write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(InputError, match=r"config\.json.*hidden_size"):
+        keras_bert.load(tmp_path / "preset")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.__delitem__("pooler/bias"), "lacks weight pooler/bias"),
+        (lambda f: f.create_dataset("extra", data=[1.0]), "unexpected weight extra"),
+        (
+            lambda f: (f.__delitem__("label/bias"), f.create_dataset("label/bias", data=[1.0])),
+            r"label/bias must have the shape \(2,\)",
+        ),
+    ],
+    ids=["missing", "unexpected", "shape"],
+)
+def test_wrong_weights_are_named(classifier, tmp_path, change, message):
+    keras_bert.save(classifier, tmp_path / "preset")
+    with h5py.File(tmp_path / "preset" / "weights.h5", "r+") as file:
+        change(file)
+    with pytest.raises(InputError, match=message):
+        keras_bert.load(tmp_path / "preset")
+
+
+def test_damaged_weights(classifier, tmp_path):
+    keras_bert.save(classifier, tmp_path / "preset")
+    path = tmp_path / "preset" / "weights.h5"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(InputError, match=r"weights\.h5 is damaged"):
+        keras_bert.load(tmp_path / "preset")

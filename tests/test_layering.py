@@ -1,0 +1,124 @@
+"""Who may import whom: arrows go one way, and TensorFlow stays in its rooms."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import keras_bert
+
+PACKAGE = pathlib.Path(keras_bert.__file__).parent
+# A room -> what it may use besides itself.
+ARROWS = {
+    "errors": set(),
+    "recipe": {"errors"},
+    "layers": set(),
+    "models": {"layers"},
+    "training": {"errors", "recipe"},
+    "tasks": {"layers", "training"},
+    "unicode_table": set(),
+    "wordpiece_graph": {"unicode_table"},
+    "tokenizers": {"errors", "unicode_table", "wordpiece_graph"},
+    "data": {"errors", "tokenizers", "unicode_table", "recipe"},
+    "checkpoints": {"errors", "recipe", "models", "tasks", "tokenizers"},
+    "evaluation": {"tokenizers"},
+    "export": {"errors", "checkpoints"},
+    "report": {"recipe"},
+}
+TENSORFLOW_ROOMS = {"data", "export", "tokenizers", "wordpiece_graph"}
+
+
+def room(path: pathlib.Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: pathlib.Path) -> set[str]:
+    """Full names of the modules that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def modules() -> list[pathlib.Path]:
+    paths = PACKAGE.rglob("*.py")
+    return [path for path in paths if room(path) not in ("__init__", "recipes")]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows(path):
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("keras_bert.")}
+    assert used - {room(path)} <= ARROWS[room(path)]
+    if room(path) not in TENSORFLOW_ROOMS:
+        assert not [name for name in imports(path) if name.split(".")[0] == "tensorflow"]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="TensorFlow is the backend")
+def test_import_without_tensorflow():
+    code = """
+import sys, keras_bert
+model = keras_bert.tasks.pretraining(keras_bert.bert(keras_bert.BertConfig.of_size("tiny")))
+assert not {"tensorflow", "tensorflow_text", "keras_hub"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_other_keras_bert_is_refused(tmp_path):
+    metadata = tmp_path / "keras_bert-0.89.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: keras-bert\nVersion: 0.89.0\n", encoding="utf-8"
+    )
+    message = error_of("import keras_bert", {"PYTHONPATH": os.pathsep.join(
+        [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])})  # fmt: skip
+    assert "pip uninstall keras-bert keras3-bert" in message
+
+
+def test_no_backend_is_said():
+    code = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: (
+    None if name in ("tensorflow", "jax", "torch") else find(name, *a)
+)
+import keras_bert
+"""
+    assert "pip install 'keras3-bert[tensorflow]'" in error_of(code, {})
+
+
+def error_of(code: str, environment: dict[str, str]) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    return result.stderr.splitlines()[-1]
+
+
+def test_nothing_loads_code():
+    """No pickle, no eval: what's read can't run."""
+    for path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)
+                  and isinstance(node.func, ast.Name)}  # fmt: skip
+        assert not called & {"eval", "exec", "compile", "__import__"}, path
+        assert not {name.split(".")[0] for name in imports(path)} & {
+            "pickle",
+            "marshal",
+            "shelve",
+            "joblib",
+            "yaml",
+        }, path

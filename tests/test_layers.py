@@ -1,0 +1,222 @@
+"""Layers alone: shapes, errors, and what may depend on what."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from conftest import TESTS
+from keras import ops
+
+import keras_bert
+from keras_bert.layers import (
+    EncoderBlock,
+    MaskedLMHead,
+    OutputBias,
+    Pooler,
+    PositionEmbedding,
+    SelfAttention,
+)
+
+
+def tiny(**numbers):
+    return keras_bert.BertConfig(
+        **{
+            "vocabulary_size": 30,
+            "num_layers": 2,
+            "num_heads": 2,
+            "hidden_dim": 16,
+            "intermediate_dim": 32,
+            "max_sequence_length": 24,
+            "initializer_range": 0.3,
+        }
+        | numbers
+    )
+
+
+def one_row(token_ids, padding_mask=None):
+    token_ids = np.array([token_ids], "int32")
+    mask = np.ones_like(token_ids) if padding_mask is None else np.array([padding_mask], "int32")
+    return {"token_ids": token_ids, "segment_ids": 0 * token_ids, "padding_mask": mask}
+
+
+def encode(encoder, inputs):
+    return encoder.predict(inputs, verbose=0)["sequence_output"]
+
+
+def test_worked_example():
+    """Attention over four tokens of width 4, by hand: `docs/worked_example.md`."""
+    path = TESTS / "golden" / "worked_example.json"
+    example = json.loads(path.read_text(encoding="utf-8"))
+    expected = {name: np.array(rows) for name, rows in example.items() if name not in
+                ("what", "note")}  # fmt: skip
+
+    tokens = keras.layers.Embedding(4, 4)
+    segments = keras.layers.Embedding(1, 4)
+    positions = PositionEmbedding(4, 4)
+    ids = np.arange(4, dtype="int32")[None]
+    for layer in (tokens, segments, positions):
+        layer.build(ids.shape)
+    tokens.embeddings.assign(expected["token_embedding"])
+    segments.embeddings.assign(expected["segment_embedding"][:1])
+    positions.embeddings.assign(expected["position_embedding"])
+    x = tokens(ids) + segments(0 * ids) + positions(ids)
+    close(x, expected["input"])
+
+    attention = SelfAttention(hidden_dim=4, num_heads=1)
+    attention.build((None, None, 4))
+    for layer in (attention.query, attention.key, attention.value, attention.projection):
+        layer.kernel.assign(np.eye(4))
+    close(attention.scores(x)[:, 0] * 2, expected["scores"])
+    close(attention.scores(x)[:, 0], expected["scaled_by_sqrt_width"])
+    close(attention.probabilities(x)[:, 0], expected["attention"])
+    close(attention(x), expected["attention_output"])
+
+    norm = keras.layers.LayerNormalization(epsilon=1e-12)
+    close(norm(x + attention(x)), expected["residual_layer_norm"])
+
+
+def close(ours, theirs):
+    ours = ops.convert_to_numpy(ours)[0]
+    # The page shows four digits where the file does.
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=6e-5)
+
+
+def test_padding_changes_nothing():
+    encoder = keras_bert.bert(tiny())
+    alone = encode(encoder, one_row([2, 5, 7, 3, 9]))
+    for padding in (1, 4, 11):
+        padded = encode(encoder, one_row([2, 5, 7, 3, 9] + [0] * padding, [1] * 5 + [0] * padding))
+        np.testing.assert_allclose(padded[:, :5], alone, rtol=0, atol=1e-5)
+    left = encode(encoder, one_row([0, 0, 2, 5, 7, 3, 9], [0, 0, 1, 1, 1, 1, 1]))
+    np.testing.assert_allclose(left[:, 2:], alone, rtol=0, atol=1e-5)
+
+
+def test_batch_changes_nothing():
+    encoder = keras_bert.bert(tiny())
+    token_ids = np.random.default_rng(0).integers(1, 30, (7, 6)).astype("int32")
+    batch = one_row([0])
+    batch = {"token_ids": token_ids, "segment_ids": token_ids % 2, "padding_mask": token_ids**0}
+    together = encode(encoder, batch)
+    for row in range(7):
+        alone = encode(encoder, {name: part[row : row + 1] for name, part in batch.items()})
+        np.testing.assert_allclose(alone[0], together[row], rtol=0, atol=1e-5)
+
+
+def test_packed_row_equals_its_sequences_alone():
+    encoder = keras_bert.bert(tiny())
+    first, second = [2, 5, 7, 3], [2, 9, 11, 12, 13, 3]
+    packed = encode(encoder, one_row(first + second + [0, 0], [1] * 4 + [2] * 6 + [0, 0]))
+    np.testing.assert_allclose(packed[:, :4], encode(encoder, one_row(first)), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(packed[:, 4:10], encode(encoder, one_row(second)), rtol=0, atol=1e-5)
+
+
+def test_all_padding_is_finite():
+    encoder = keras_bert.bert(tiny())
+    outputs = encoder.predict(one_row([0, 0, 0], [0, 0, 0]), verbose=0)
+    assert all(np.isfinite(output).all() for output in outputs.values())
+
+
+def test_gradient_pattern():
+    """Each output depends on every token of its own sequence and on nothing else."""
+    mask = np.array([1, 1, 1, 1, 2, 2, 2, 0, 0])
+    block = EncoderBlock(16, 2, 32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+    block.build((1, 9, 16))
+    x = np.random.default_rng(0).normal(size=(1, 9, 16)).astype("float32")
+    for i in np.flatnonzero(mask):
+        sizes = np.abs(gradient_of_output(block, x, mask[None].astype("int32"), i)).sum(axis=-1)[0]
+        own = mask == mask[i]
+        assert (sizes[own] > 1e-6).all()
+        assert (sizes[~own] == 0).all()
+
+
+def gradient_of_output(block, x, mask, position):
+    """d(a weighted sum of the block's output at `position`) / dx, on any backend."""
+    # A plain sum would be constant: the layer norm makes every row sum to 0.
+    weights = np.arange(16, dtype="float32") ** 2
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        variable = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(block(variable, mask)[:, position] * weights)
+        return tape.gradient(y, variable).numpy()
+    if backend == "jax":
+        import jax
+
+        return np.asarray(jax.grad(lambda x: (block(x, mask)[:, position] * weights).sum())(x))
+    import torch
+
+    variable = torch.tensor(x, requires_grad=True)
+    output = block(variable, torch.tensor(mask))[:, position]
+    (output * torch.tensor(weights)).sum().backward()
+    return variable.grad.numpy()
+
+
+def test_positions_restart_with_each_sequence():
+    layer = PositionEmbedding(12, 4)
+    mask = np.array([[1, 1, 1, 2, 2, 0], [0, 1, 1, 1, 0, 0]], "int32")
+    positions = ops.convert_to_numpy(layer.positions(mask))
+    np.testing.assert_array_equal(positions, [[0, 1, 2, 0, 1, 5], [0, 0, 1, 2, 4, 5]])
+
+
+def test_sequence_beyond_the_position_table():
+    encoder = keras_bert.bert(tiny(max_sequence_length=4))
+    with pytest.raises(ValueError, match="max_sequence_length=4"):
+        encoder(one_row([1, 2, 3, 4, 5]))
+
+
+def test_width_that_heads_do_not_divide():
+    with pytest.raises(ValueError, match="hidden_dim=8, num_heads=3"):
+        SelfAttention(8, 3)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        SelfAttention(8, 2, dropout=0.2, initializer_range=0.1),
+        EncoderBlock(8, 2, 16, activation="gelu_tanh", dropout=0.2, norm_epsilon=1e-6),
+        MaskedLMHead(8, activation="relu", norm_epsilon=1e-6),
+        OutputBias(),
+        Pooler(8, initializer_range=0.1),
+        PositionEmbedding(12, 8, initializer_range=0.1),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layer_round_trips_through_its_config(layer):
+    config = layer.get_config()
+    again = type(layer).from_config(json.loads(json.dumps(config)))
+    assert again.get_config() == config
+
+
+def test_layers_in_a_model_of_ones_own():
+    """What `keras_bert.layers` offers, in a functional model that isn't ours."""
+    token_ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(30, 16)(token_ids) + PositionEmbedding(24, 16)(token_ids)
+    x = EncoderBlock(16, 2, 32)(x)
+    model = keras.Model(token_ids, Pooler(16)(x))
+    assert model.predict(np.ones((2, 5), "int32"), verbose=0).shape == (2, 16)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_is_finite(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        encoder = keras_bert.bert(tiny())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    inputs = one_row([2, 5, 7, 0, 0], [1, 1, 1, 0, 0])
+    outputs = encoder.predict(inputs, verbose=0)
+    assert np.isfinite(np.asarray(outputs["sequence_output"], "float32")).all()
+
+
+def test_gelu_is_the_erf_form():
+    x = np.array([-3, -1, 0.5, 2], "float32")
+    erf = [-0.004049694, -0.158655254, 0.345731231, 1.954499736]
+    tanh = [-0.003637392, -0.158808009, 0.34571401, 1.954597694]
+    for name, expected in (("gelu", erf), ("gelu_tanh", tanh), ("gelu_new", tanh)):
+        ours = EncoderBlock(8, 2, 16, activation=name).activation(x)
+        np.testing.assert_allclose(ops.convert_to_numpy(ours), expected, rtol=0, atol=1e-6)
