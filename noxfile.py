@@ -124,4 +124,5 @@ def run_tests(session: nox.Session, backends: tuple[str, ...] | list[str]) -> No
     workers = os.environ.get("PYTEST_WORKERS", "auto")
     for backend in backends:
         session.log(f"backend: {backend}")
-        session.run("pytest", "-n", workers, env={"KERAS_BACKEND": backend})
+        # One thread each: torch's OpenMP threads spin, and starve the other workers.
+        session.run("pytest", "-n", workers, env={"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"})

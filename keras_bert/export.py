@@ -53,7 +53,8 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
         raise InputError(f"{target} exists: choose another folder, or remove it first.")
 
     module = tf.Module()
-    module.model = preset.model  # What holds the variables has to hang on the module.
+    # The variables alone: with the model would come its optimizer's.
+    module.weights = [weight.value for weight in preset.model.weights]
     labels = tf.constant(preset.labels)
 
     def answers(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_bert.errors import InputError
+from keras_bert.files import write_json
 
 
 def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
@@ -85,16 +86,3 @@ def start_run(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "args.json", dataclasses.asdict(args))
     return folder
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file in one step: readers see the old file or the new one, never a part."""
-    path = pathlib.Path(path)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(unfinished, path)
-
-
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes `value` as indented JSON, in one step."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

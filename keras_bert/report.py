@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_bert.recipe import write_text
+from keras_bert.files import write_text
 
 Point = tuple[float, float]
 Guess = tuple[str, str, str, float]

@@ -34,6 +34,7 @@ from keras_bert.data.examples import (
     sentence_pairs,
 )
 from keras_bert.errors import InputError
+from keras_bert.files import write_json
 
 EXAMPLES_PER_SHARD = 50_000  # once the first eight shards are full: some 20 MB at 128 tokens
 
@@ -122,7 +123,7 @@ def main(args: Args) -> dict[str, Any]:
     if "dev" in counts:
         metrics["dev"] = counts["dev"]
     metrics["seconds"] = round(time.perf_counter() - started, 1)
-    recipe.write_json(output_dir / "metrics.json", metrics)
+    write_json(output_dir / "metrics.json", metrics)
 
     print_counts(counts)
     print_examples(output_dir, tokenizer)

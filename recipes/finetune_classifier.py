@@ -24,6 +24,7 @@ import keras_bert
 from keras_bert import recipe
 from keras_bert.data.texts import LabelledText, read_labelled_texts
 from keras_bert.errors import InputError
+from keras_bert.files import write_json
 from keras_bert.report import Table, history_curves, write_report
 from keras_bert.training import callbacks
 
@@ -142,7 +143,7 @@ def main(args: Args) -> dict[str, Any]:
         "train_seconds": round(seconds, 1),
         "examples_per_second": round(args.epochs * len(rows) / seconds, 1),
     }
-    recipe.write_json(folder / "metrics.json", metrics)
+    write_json(folder / "metrics.json", metrics)
     report(folder, args, metrics, dev_rows, predicted)
     print(f"Report: {folder / 'report.html'}")
     return metrics

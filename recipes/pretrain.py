@@ -28,6 +28,7 @@ from keras_bert.evaluation import (
     masked_examples,
     unigram_cross_entropy,
 )
+from keras_bert.files import write_json
 from keras_bert.report import Examples, Table, history_curves, write_report
 from keras_bert.training import callbacks
 
@@ -103,7 +104,7 @@ def main(args: Args) -> dict[str, Any]:
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite, resume=args.resume)
-    recipe.write_json(folder / "manifest.json", manifest)
+    write_json(folder / "manifest.json", manifest)
     checkpoint = callbacks.latest(folder / "checkpoints")
     updates = callbacks.restore(preset.model, checkpoint) if checkpoint else 0
     started = time.perf_counter()
@@ -132,7 +133,7 @@ def main(args: Args) -> dict[str, Any]:
     }
     if dev is not None:
         metrics |= evaluate(preset, args, manifest, dev)
-    recipe.write_json(folder / "metrics.json", metrics)
+    write_json(folder / "metrics.json", metrics)
     report(folder, args, preset, metrics, dev)
     print(f"Report: {folder / 'report.html'}")
     return metrics
@@ -140,10 +141,10 @@ def main(args: Args) -> dict[str, Any]:
 
 def epoch_length(args: Args) -> int:
     """Updates between two evaluations."""
-    if args.steps < 1 or not 0 <= args.warmup_ratio <= 1:
+    if min(args.steps, args.batch_size) < 1 or not 0 <= args.warmup_ratio <= 1:
         raise InputError(
-            "--steps must be at least 1 and --warmup-ratio from 0 to 1. "
-            f"Received: {args.steps}, {args.warmup_ratio}."
+            "--steps and --batch-size must be at least 1, --warmup-ratio from 0 to 1. "
+            f"Received: {args.steps}, {args.batch_size}, {args.warmup_ratio}."
         )
     length = args.evaluate_every or max(1, args.steps // 10)
     if args.steps % length and not args.evaluate_every:

@@ -31,6 +31,7 @@ import keras_bert
 from keras_bert import recipe
 from keras_bert.data.documents import split_sentences
 from keras_bert.evaluation import masked_examples
+from keras_bert.files import write_json, write_text
 from keras_bert.report import Examples, Table, Text, history_curves, write_report
 from keras_bert.training import callbacks
 
@@ -75,10 +76,10 @@ def main(args: Args) -> dict[str, Any]:
     documents = help_topics()
     train, dev = labelled_sentences(documents, args.seed)
     held_out = {sentence for _, sentence in dev}
-    recipe.write_text(folder / "corpus.txt", corpus(documents, held_out))
+    write_text(folder / "corpus.txt", corpus(documents, held_out))
     for name, rows in (("train.tsv", train), ("dev.tsv", dev)):
         table = ["label\ttext", *(f"{label}\t{sentence}" for label, sentence in rows)]
-        recipe.write_text(folder / name, "\n".join(table) + "\n")
+        write_text(folder / name, "\n".join(table) + "\n")
     text = ["--input", folder / "corpus.txt"]
     run(
         console,
@@ -143,7 +144,7 @@ def main(args: Args) -> dict[str, Any]:
         "answer_score": round(score, 4),
         "seconds": round(time.perf_counter() - started, 1),
     }
-    recipe.write_json(folder / "metrics.json", metrics)
+    write_json(folder / "metrics.json", metrics)
     report(folder, metrics, label)
     show(console, metrics, label, folder)
     return metrics

@@ -20,6 +20,7 @@ import rich.progress
 from keras_bert import recipe
 from keras_bert.data.vocabulary import train_vocabulary
 from keras_bert.errors import InputError
+from keras_bert.files import write_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ def main(args: Args) -> dict[str, Any]:
 
     # ---- Save ------------------------------------------------------------------
     output.parent.mkdir(parents=True, exist_ok=True)
-    recipe.write_text(output, "".join(f"{token}\n" for token in tokens))
+    write_text(output, "".join(f"{token}\n" for token in tokens))
     return {"tokens": len(tokens), "seconds": round(time.perf_counter() - started, 2)}
 
 

@@ -17,19 +17,20 @@ PACKAGE = pathlib.Path(keras_bert.__file__).parent
 # A room -> what it may use besides itself.
 ARROWS = {
     "errors": set(),
-    "recipe": {"errors"},
+    "files": set(),
+    "recipe": {"errors", "files"},
     "layers": set(),
     "models": {"layers"},
-    "training": {"errors", "recipe"},
+    "training": {"errors", "files"},
     "tasks": {"layers", "training"},
     "unicode_table": set(),
     "wordpiece_graph": {"unicode_table"},
     "tokenizers": {"errors", "unicode_table", "wordpiece_graph"},
-    "data": {"errors", "tokenizers", "unicode_table", "recipe"},
-    "checkpoints": {"errors", "recipe", "models", "tasks", "tokenizers"},
+    "data": {"errors", "tokenizers", "unicode_table"},
+    "checkpoints": {"errors", "files", "models", "tasks", "tokenizers"},
     "evaluation": {"tokenizers"},
     "export": {"errors", "checkpoints"},
-    "report": {"recipe"},
+    "report": {"files"},
 }
 TENSORFLOW_ROOMS = {"data", "export", "tokenizers", "wordpiece_graph"}
 

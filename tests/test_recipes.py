@@ -125,7 +125,6 @@ def test_pretrain_leaves_a_whole_run(pretrained):
         "checkpoints",
         "preset",
     }
-    metrics = json.loads((pretrained / "metrics.json").read_text(encoding="utf-8"))
     assert keras_bert.load(pretrained / "preset").model.name == "pretraining"
     page = (pretrained / "report.html").read_text(encoding="utf-8")
     assert "<svg" in page

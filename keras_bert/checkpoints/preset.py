@@ -23,8 +23,8 @@ import numpy as np
 
 from keras_bert import tasks
 from keras_bert.errors import InputError
+from keras_bert.files import write_json
 from keras_bert.models import ARCHITECTURES
-from keras_bert.recipe import write_json
 from keras_bert.tokenizers import WordPiece
 
 

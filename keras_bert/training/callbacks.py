@@ -26,7 +26,7 @@ from typing import Any
 import keras
 
 from keras_bert.errors import InputError
-from keras_bert.recipe import write_json, write_text
+from keras_bert.files import write_json, write_text
 
 WEIGHTS, STATE, COMPLETE = "model.weights.h5", "state.json", "complete"
 UNFINISHED = ".unfinished"
