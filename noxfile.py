@@ -92,16 +92,18 @@ def stay_inside(session: nox.Session) -> None:
     cache = HERE / ".nox" / ".cache"
     for name in ("tmp", "pip", "keras", "matplotlib"):
         (cache / name).mkdir(parents=True, exist_ok=True)
-    session.env |= {
-        "TMPDIR": str(cache / "tmp"),
-        "PIP_CACHE_DIR": str(cache / "pip"),
-        "XDG_CACHE_HOME": str(cache),
-        "KERAS_HOME": str(cache / "keras"),
-        "MPLCONFIGDIR": str(cache / "matplotlib"),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        # --group came with pip 25.1; a new environment holds the interpreter's own pip.
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    }
+    session.env.update(
+        {
+            "TMPDIR": str(cache / "tmp"),
+            "PIP_CACHE_DIR": str(cache / "pip"),
+            "XDG_CACHE_HOME": str(cache),
+            "KERAS_HOME": str(cache / "keras"),
+            "MPLCONFIGDIR": str(cache / "matplotlib"),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            # --group came with pip 25.1; a new environment holds the interpreter's own pip.
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }
+    )
     session.install("--upgrade", "pip>=25.1")
 
 

@@ -1,12 +1,15 @@
 r"""Pretrain BERT with masked-LM and next-sentence prediction (Devlin et al., 2018, section 3.1).
 
     python recipes/pretrain.py --data data/en128 --dev-data data/en128/dev --size mini \
-        --steps 1100 --batch-size 32 --learning-rate 1e-3 --output-dir runs/mini
+        --steps 1200 --batch-size 32 --learning-rate 1e-3 --warmup-ratio 0.1 \
+        --output-dir runs/mini
 
 `--data` is a folder of `create_pretraining_data.py`. The defaults are the paper's (appendix
 A.2); a run on one small machine wants fewer steps and a higher rate, as above.
 
-Expect: TIME_PRETRAIN
+Expect: for that command, 10 minutes on two CPU cores and a masked-LM loss at [MASK] positions
+0.17 nat below a unigram model's (`recipes/README.md` has the table and the curve). The paper's
+own run, `--size base` with the defaults, wants accelerators.
 """
 
 from __future__ import annotations
