@@ -100,10 +100,10 @@ def stay_inside(session: nox.Session) -> None:
             "KERAS_HOME": str(cache / "keras"),
             "MPLCONFIGDIR": str(cache / "matplotlib"),
             "TF_CPP_MIN_LOG_LEVEL": "2",
-            # --group came with pip 25.1; a new environment holds the interpreter's own pip.
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
     )
+    # `--group` came with pip 25.1; a new environment holds the interpreter's own pip.
     session.install("--upgrade", "pip>=25.1")
 
 

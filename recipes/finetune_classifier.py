@@ -6,7 +6,8 @@ r"""Fine-tune BERT to classify texts (Devlin et al., 2018, section 4.1).
 A file is a table of tab-separated columns whose first line names `label` and `text`; without
 that line, a row is `label <tab> text`.
 
-Expect: TIME_CLASSIFIER
+Expect: 1 minute on two CPU cores for 12 passes over 1,450 sentences with a tiny BERT, as in
+`quickstart.py`: accuracy 0.65 on eight topics, where the commonest has a share of 0.23.
 """
 
 from __future__ import annotations

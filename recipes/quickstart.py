@@ -8,7 +8,7 @@ tiny BERT pretrained on them, a classifier that tells which of the eight longest
 sentence comes from, and a SavedModel, which a fresh process that imports TensorFlow alone asks
 about a held-out sentence.
 
-Expect: TIME_QUICKSTART
+Expect: 2.6 minutes on two CPU cores; accuracy 0.65, the commonest topic's share is 0.23.
 """
 
 from __future__ import annotations
