@@ -37,18 +37,17 @@ def evaluate_pretraining(
     masked = {kind: _Scores() for kind in KINDS}
     pairs = {kind: _Scores() for kind in ("true", "same_work", "other_work")}
     row = 0
-    for inputs, labels, weights in batches:
+    for inputs, labels, weights in map(as_numpy, batches):
         outputs = model.predict_on_batch(inputs)
-        token_ids, positions = np.asarray(inputs["token_ids"]), np.asarray(inputs["mask_positions"])
-        targets, asked = np.asarray(labels["masked_lm"]), np.asarray(weights["masked_lm"]) > 0
-        shown = np.take_along_axis(token_ids, positions, axis=1)
+        targets, asked = labels["masked_lm"], weights["masked_lm"] > 0
+        shown = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], axis=1)
         losses, right = cross_entropy(outputs["masked_lm"], targets)
         kinds = {"mask": shown == mask_id, "kept": shown == targets}
         kinds["random"] = ~(kinds["mask"] | kinds["kept"])
         for kind, where in kinds.items():
             masked[kind].add(losses[where & asked], right[where & asked])
 
-        random_next = np.asarray(labels["next_sentence"])
+        random_next = labels["next_sentence"]
         losses, right = cross_entropy(outputs["next_sentence"], random_next)
         same = np.equal(*works[row : row + len(random_next)].T)
         row += len(random_next)
@@ -92,11 +91,10 @@ def unigram_cross_entropy(
     with np.errstate(divide="ignore"):
         surprise = -np.log(smoothed / smoothed.sum())
     total, count = 0.0, 0
-    for inputs, labels, weights in batches:
-        token_ids, positions = np.asarray(inputs["token_ids"]), np.asarray(inputs["mask_positions"])
-        shown = np.take_along_axis(token_ids, positions, axis=1)
-        where = (shown == mask_id) & (np.asarray(weights["masked_lm"]) > 0)
-        total += surprise[np.asarray(labels["masked_lm"])[where]].sum()
+    for inputs, labels, weights in map(as_numpy, batches):
+        shown = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], axis=1)
+        where = (shown == mask_id) & (weights["masked_lm"] > 0)
+        total += surprise[labels["masked_lm"][where]].sum()
         count += int(where.sum())
     return total / count
 
@@ -105,10 +103,9 @@ def masked_examples(
     model: keras.Model, batches: Iterable[Any], tokenizer: WordPiece, count: int = 8
 ) -> list[list[tuple[str, str, str, float]]]:
     """The first examples with the model's guesses, as the rows of `report.Examples`."""
-    inputs, labels, weights = next(iter(batches))
     inputs, labels, weights = (
-        {name: np.asarray(values)[:count] for name, values in part.items()}
-        for part in (inputs, labels, weights)
+        {name: values[:count] for name, values in part.items()}
+        for part in as_numpy(next(iter(batches)))
     )
     probabilities = softmax(model.predict_on_batch(inputs)["masked_lm"])
     rows = []
@@ -128,6 +125,11 @@ def masked_examples(
             )
         rows.append(row)
     return rows
+
+
+def as_numpy(batch: Any) -> tuple[dict[str, np.ndarray], ...]:
+    """A batch of `tf.data` for any backend: JAX and torch don't take TensorFlow's tensors."""
+    return tuple({name: np.asarray(values) for name, values in part.items()} for part in batch)
 
 
 def softmax(logits: Any) -> np.ndarray:

@@ -79,10 +79,28 @@ def start_run(
     """Makes the run folder and writes `args.json`; with `overwrite`, removes the old run.
 
     Called once the input has been checked, so that a refused command changes nothing.
+
+    Raises:
+        InputError: as `check_output_dir`; or `overwrite` would remove a path that one of the
+            arguments names.
     """
     folder = check_output_dir(output_dir, overwrite=overwrite, resume=resume)
     if overwrite and folder.is_dir():
+        _keep_what_is_read(folder, args)
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "args.json", dataclasses.asdict(args))
     return folder
+
+
+def _keep_what_is_read(folder: pathlib.Path, args: Any) -> None:
+    """Refuses to remove a folder that holds what the command is about to read."""
+    for name, value in dataclasses.asdict(args).items():
+        for path in value if isinstance(value, tuple) else (value,):
+            if name == "output_dir" or not isinstance(path, str) or not os.path.exists(path):
+                continue
+            if path and pathlib.Path(path).resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"--overwrite would remove {path}, which the command reads: choose another "
+                    "--output-dir."
+                )
