@@ -18,6 +18,7 @@ import keras_bert
 from keras_bert.models import attention_maps
 
 TOLERANCE = 1e-5
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 TINY = {
     "vocabulary_size": 100,
     "num_layers": 2,
@@ -70,19 +71,20 @@ class GradientRecorder(keras.optimizers.Optimizer):
         self.assign(self.recorded[self._get_variable_index(variable)], gradient)
 
 
-def check_gradients(model, arrays, inputs, labels, weights=None):
+def check_gradients(model, arrays, inputs, labels, weights=None, loss=CROSS_ENTROPY):
     recorder = GradientRecorder(learning_rate=0.0)
-    losses = {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in labels}
-    model.compile(recorder, losses)
-    loss = model.train_on_batch(inputs, labels, sample_weight=weights)
-    np.testing.assert_allclose(np.ravel(loss)[0], arrays["loss"], rtol=TOLERANCE)
+    model.compile(recorder, dict.fromkeys(labels, loss))
+    value = model.train_on_batch(inputs, labels, sample_weight=weights)
+    np.testing.assert_allclose(np.ravel(value)[0], arrays["loss"], rtol=TOLERANCE)
     norms = dict(zip(arrays["grad_names"], arrays["grad_norms"], strict=True))
+    # A key bias has no true gradient: what's there is rounding, and grows with the others.
+    floor = max(1e-7, 5e-9 * arrays["grad_global_norm"])
     seen = set()
     for variable, gradient in zip(model.trainable_variables, recorder.recorded, strict=True):
         name = hugging_face_name(variable.path)
         gradient = keras.ops.convert_to_numpy(gradient.value)
         norm = np.sqrt(np.sum(np.square(gradient, dtype="float64")))
-        np.testing.assert_allclose(norm, norms[name], rtol=1e-4, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(norm, norms[name], rtol=1e-4, atol=floor, err_msg=name)
         first = (gradient.T if variable.path.endswith("kernel") else gradient).ravel()[:4]
         stored = arrays["grad_first4"][list(arrays["grad_names"]).index(name)][: len(first)]
         np.testing.assert_allclose(first, stored, rtol=1e-3, atol=1e-5, err_msg=name)
@@ -165,16 +167,23 @@ def test_next_sentence(golden):
     check_gradients(model, arrays, inputs, {"next_sentence": arrays["labels"].astype("int32")})
 
 
-@pytest.mark.parametrize(("name", "num_classes"), [("3", 3), ("regression", 1), ("multilabel", 5)])
-def test_text_classifier(golden, name, num_classes):
+@pytest.mark.parametrize(
+    ("name", "num_classes", "dtype", "loss"),
+    [
+        ("3", 3, "int32", CROSS_ENTROPY),
+        ("regression", 1, "float32", keras.losses.MeanSquaredError()),
+        ("multilabel", 5, "float32", keras.losses.BinaryCrossentropy(from_logits=True)),
+    ],
+)
+def test_text_classifier(golden, name, num_classes, dtype, loss):
     arrays = golden(f"outputs_tiny_seqcls_{name}")
     model = keras_bert.tasks.text_classifier(tiny_encoder(), num_classes, dropout=0.0)
     assign(model, golden(f"weights_tiny_seqcls_{name}"))
     inputs = encoder_inputs(arrays)
     logits = model.predict(inputs, verbose=0)["label"]
     np.testing.assert_allclose(logits, arrays["out_logits"], rtol=0, atol=TOLERANCE)
-    if name == "3":
-        check_gradients(model, arrays, inputs, {"label": arrays["labels"].astype("int32")})
+    labels = arrays["labels"].astype(dtype).reshape(4, -1)
+    check_gradients(model, arrays, inputs, {"label": labels}, loss=loss)
 
 
 def test_training_trajectory(golden):

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.layers.functions import truncated_normal
+from keras_bert.layers.initializers import truncated_normal
 
 
 @keras.saving.register_keras_serializable("keras_bert")
@@ -80,14 +80,14 @@ class SelfAttention(keras.layers.Layer):
 
     def scores(self, x: Any) -> Any:
         """Computes q k^T / sqrt(H) of every pair of positions: float (B, N, T, T)."""
-        # Scaling q costs B·T·D products, scaling the scores would cost B·N·T·T.
-        query = self._split_heads(self.query(x)) / math.sqrt(self.hidden_dim // self.num_heads)
-        key = self._split_heads(self.key(x))
-        return ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        query, key = self._split_heads(self.query(x)), self._split_heads(self.key(x))
+        scale = 1 / math.sqrt(self.hidden_dim // self.num_heads)
+        return scale * ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
 
     def probabilities(self, x: Any, padding_mask: Any = None) -> Any:
         """The attention map: float (B, N, T, T), each row over the keys sums to 1."""
-        # The softmax runs in float32 under every policy: in float16 its sum overflows.
+        # In float32 under every policy: a mean of values needs more digits than float16 has,
+        # and -1e9 isn't a float16.
         scores = ops.cast(self.scores(x), "float32")
         if padding_mask is not None:
             # A finite number, since a row of -inf alone would become NaN.

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_bert.layers.attention import own_sequence
-from keras_bert.layers.functions import truncated_normal
+from keras_bert.layers.initializers import truncated_normal
 
 
 @keras.saving.register_keras_serializable("keras_bert")

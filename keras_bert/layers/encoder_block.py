@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 
+from keras_bert.layers.activations import activation as get_activation
 from keras_bert.layers.attention import SelfAttention
-from keras_bert.layers.functions import activation as get_activation
-from keras_bert.layers.functions import truncated_normal
+from keras_bert.layers.initializers import truncated_normal
 
 
 @keras.saving.register_keras_serializable("keras_bert")

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_bert.layers.functions import truncated_normal
+from keras_bert.layers.initializers import truncated_normal
 
 
 @keras.saving.register_keras_serializable("keras_bert")

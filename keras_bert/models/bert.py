@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_bert.layers import EncoderBlock, Pooler, PositionEmbedding
-from keras_bert.layers.functions import truncated_normal
+from keras_bert.layers.initializers import truncated_normal
 
 # Layers, width; a head is 64 wide and the feed-forward network four times the width.
 SIZES = {
@@ -51,6 +51,10 @@ class BertConfig:
                     f"`{field.name}` must be a whole number above 0. "
                     f"Received: {field.name}={value!r}."
                 )
+        if not isinstance(self.activation, str):
+            raise ValueError(
+                f"`activation` must be a name. Received: activation={self.activation!r}."
+            )
         for name in ("dropout", "attention_dropout"):
             rate = getattr(self, name)
             if not 0 <= rate < 1:

@@ -1,4 +1,4 @@
-"""The few functions that several layers share."""
+"""Activations by name; GELU in both of its forms."""
 
 from __future__ import annotations
 
@@ -27,8 +27,3 @@ def activation(name: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     if name in ("gelu_tanh", "gelu_new"):
         return gelu_tanh
     return keras.activations.get(name)
-
-
-def truncated_normal(standard_deviation: float) -> keras.initializers.Initializer:
-    """BERT's initializer of every kernel and embedding: a normal cut at two deviations."""
-    return keras.initializers.TruncatedNormal(stddev=standard_deviation)
