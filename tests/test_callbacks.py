@@ -83,7 +83,7 @@ class TestCheckpoints:
 
         assert names(tmp_path) == ["update-00000008", "update-00000012"]
         state = json.loads((latest(tmp_path) / "state.json").read_text(encoding="utf-8"))
-        assert state == {"update": 12, "epoch": 3, "optimizer": "AdamW"}
+        assert state == {"update": 12, "optimizer": "AdamW"}
         for ours, theirs in zip(resumed.get_weights(), whole.get_weights(), strict=True):
             np.testing.assert_array_equal(ours, theirs)
         both = zip(resumed.optimizer.variables, whole.optimizer.variables, strict=True)
@@ -175,7 +175,7 @@ class TestRestore:
             restore(small_model(), checkpoint)
 
     def test_state_of_another_update(self, checkpoint):
-        state = {"update": 5, "epoch": 1, "optimizer": "AdamW"}
+        state = {"update": 5, "optimizer": "AdamW"}
         (checkpoint / "state.json").write_text(json.dumps(state), encoding="utf-8")
         with pytest.raises(InputError, match=r"is of update 4, but state.json"):
             restore(small_model(), checkpoint)

@@ -65,6 +65,23 @@ def test_weighted_mean_of_any_form(loss):
     assert again.name == wrapped.name
 
 
+def test_a_function_sees_labels_of_its_predictions_rank():
+    wrapped = weighted_mean(lambda t, p: keras.ops.square(t - p))
+    labels = np.array([1.0, 2, 3, 4], "float32")
+    assert float(wrapped(labels, labels[:, None])) == 0.0
+
+
+def test_a_weight_of_a_row_counts_for_each_of_its_elements():
+    loss = weighted_mean(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(2, 3, 5)), rng.integers(0, 5, (2, 3))
+    plain = float(loss(labels, logits))
+    for weights in (np.ones(2), np.ones((2, 1)), np.ones((2, 3)), np.ones((2, 3, 1))):
+        assert math.isclose(float(loss(labels, logits, weights)), plain, rel_tol=1e-6)
+    first = float(loss(labels[:1], logits[:1]))
+    assert math.isclose(float(loss(labels, logits, np.array([1.0, 0]))), first, rel_tol=1e-6)
+
+
 def test_a_sum_stays_a_sum():
     loss = keras.losses.MeanSquaredError(reduction="sum")
     assert weighted_mean(loss) is loss
@@ -97,8 +114,14 @@ def test_segments_and_mask_may_be_left_out():
     for left_out in (alone, nothing):
         again = model.predict(left_out, verbose=0)["label"]
         np.testing.assert_allclose(again, expected, rtol=0, atol=1e-6)
+        eager = keras.ops.convert_to_numpy(model(left_out)["label"])
+        np.testing.assert_allclose(eager, expected, rtol=0, atol=1e-6)
+        once = model.predict_on_batch(left_out)["label"]
+        np.testing.assert_allclose(once, expected, rtol=0, atol=1e-6)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     assert np.isfinite(model.fit(alone, labels, verbose=0).history["loss"][0])
+    assert np.isfinite(model.train_on_batch(alone, labels)).all()
+    assert np.isfinite(model.test_on_batch(alone, labels)).all()
 
 
 def test_compiled_model_round_trips(tmp_path):
@@ -211,3 +234,27 @@ def test_embedding_rows_are_summed_before_the_norm():
     moments = [keras.ops.convert_to_numpy(m.value) for m in model.optimizer._momentums]
     norm = math.sqrt(sum(float(np.square(10 * moment).sum()) for moment in moments))
     assert math.isclose(norm, 1e-3, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_learns(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = keras_bert.tasks.text_classifier(tiny_encoder(), 3, dropout=0.0)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.output["label"].dtype == "float32"
+    inputs, labels = batch(16)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(AdamW(1e-2), loss)
+    history = model.fit(inputs, labels, epochs=12, verbose=0).history["loss"]
+    assert np.isfinite(history).all()
+    assert history[-1] < history[0] - 0.1
+
+
+def test_beta_of_zero():
+    weight = keras.Variable([1.0], name="kernel")
+    optimizer = AdamW(0.1, weight_decay=0.0, beta_1=0.0)
+    optimizer.build([weight])
+    optimizer.apply([keras.ops.convert_to_tensor([0.5])], [weight])
+    assert math.isclose(float(keras.ops.convert_to_numpy(weight.value)[0]), 0.9, rel_tol=1e-5)

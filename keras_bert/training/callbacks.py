@@ -259,7 +259,6 @@ class Checkpoints(keras.callbacks.Callback):
         self.every_updates = every_updates
         self.keep = keep
         self._last_saved = 0
-        self._epochs_done = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._last_saved = updates_done(self.model)
@@ -273,11 +272,7 @@ class Checkpoints(keras.callbacks.Callback):
             if NAME.fullmatch(path.name.removesuffix(UNFINISHED)) and not _is_complete(path):
                 shutil.rmtree(path)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epochs_done = epoch
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._epochs_done = epoch + 1
         if updates_done(self.model) - self._last_saved >= self.every_updates:
             self._save()
 
@@ -291,11 +286,7 @@ class Checkpoints(keras.callbacks.Callback):
         unfinished = checkpoint.with_name(checkpoint.name + UNFINISHED)
         unfinished.mkdir(parents=True)
         self.model.save_weights(unfinished / WEIGHTS)
-        state = {
-            "update": update,
-            "epoch": self._epochs_done,
-            "optimizer": type(self.model.optimizer).__name__,
-        }
+        state = {"update": update, "optimizer": type(self.model.optimizer).__name__}
         write_json(unfinished / STATE, state)
         (unfinished / COMPLETE).touch()
         os.replace(unfinished, checkpoint)

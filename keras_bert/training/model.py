@@ -26,6 +26,9 @@ class Model(keras.Model):
     ```
 
     `segment_ids` and `padding_mask` may be left out of the inputs, or be None: zeros and ones.
+
+    What `fit` and `evaluate` show for an epoch is Keras's mean of the batches' losses, weighted
+    by their rows; the updates are exact.
     """
 
     def compile(
@@ -60,9 +63,15 @@ class Model(keras.Model):
     def _with_defaults(self, inputs: Any) -> Any:
         if not isinstance(inputs, dict) or inputs.get("token_ids") is None:
             return inputs
-        filled = dict(inputs)
+        if all(inputs.get(name) is not None for name in self._inputs_struct):
+            return inputs
+        filled = {
+            name: value if isinstance(value, keras.KerasTensor) else ops.convert_to_tensor(value)
+            for name, value in inputs.items()
+            if value is not None
+        }
         for name, like in (("segment_ids", ops.zeros_like), ("padding_mask", ops.ones_like)):
-            if name in self._inputs_struct and filled.get(name) is None:
+            if name in self._inputs_struct and name not in filled:
                 filled[name] = like(filled["token_ids"])
         return filled
 
@@ -90,9 +99,25 @@ class WeightedMean(keras.losses.Loss):
         super().__init__(name=name, reduction="mean_with_sample_weight")
         self.loss = loss
 
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        y_true = ops.convert_to_tensor(y_true, self.dtype)
+        y_pred = ops.convert_to_tensor(y_pred, self.dtype)
+        if isinstance(self.loss, keras.losses.Loss):
+            values = self.loss.call(y_true, y_pred)
+        else:
+            # Keras aligns labels (B,) and predictions (B, 1) for a function as well.
+            if y_pred.shape[-1] == 1 or len(y_true.shape) > len(y_pred.shape):
+                y_true = with_rank_of(y_pred, y_true)
+            values = self.loss(y_true, y_pred)
+        if sample_weight is not None:
+            weights = ops.convert_to_tensor(sample_weight, self.dtype)
+            # A weight for a whole row counts for each of its elements.
+            weights = ops.broadcast_to(with_rank_of(values, weights), ops.shape(values))
+            return super().__call__(values, values, weights)
+        return super().__call__(values, values)
+
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        values = self.loss.call if isinstance(self.loss, keras.losses.Loss) else self.loss
-        return values(y_true, y_pred)
+        return y_pred  # `__call__` has computed the values; Keras weighs and sums them.
 
     def get_config(self) -> dict[str, Any]:
         return {"loss": keras.losses.serialize(self.loss), "name": self.name}
@@ -100,3 +125,12 @@ class WeightedMean(keras.losses.Loss):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> WeightedMean:
         return cls(keras.losses.deserialize(config["loss"]), config["name"])
+
+
+def with_rank_of(like: Any, x: Any) -> Any:
+    """Adds last axes of size 1 to `x`, or takes one away, until its rank is that of `like`."""
+    if len(x.shape) == len(like.shape) + 1 and x.shape[-1] == 1:
+        return ops.squeeze(x, axis=-1)
+    while len(x.shape) < len(like.shape):
+        x = x[..., None]
+    return x

@@ -92,4 +92,4 @@ class AdamW(keras.optimizers.AdamW):
 
 def one_minus_power(beta: float, step: Any) -> Any:
     """1 - beta^step, without the digits that subtracting from 1 in float32 would lose."""
-    return -ops.expm1(step * math.log(beta))
+    return -ops.expm1(step * math.log(beta)) if beta > 0 else 1.0
