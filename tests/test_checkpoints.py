@@ -28,7 +28,7 @@ def classifier():
         vocabulary_size=9, norm_epsilon=1e-7, activation="gelu_tanh", **TINY
     )
     encoder = keras_bert.bert(config)
-    model = keras_bert.tasks.text_classifier(encoder, 2)
+    model = keras_bert.tasks.text_classifier(encoder, 2, dropout=0.4)
     tokenizer = keras_bert.WordPiece(VOCABULARY, lowercase=False)
     return keras_bert.Preset(
         config, encoder, tokenizer, model, ("不好", "good"), {"max_sequence_length": 12}
@@ -43,6 +43,7 @@ def test_classifier_round_trip(classifier, tmp_path):
     assert again.settings == classifier.settings
     assert again.tokenizer.get_config() == classifier.tokenizer.get_config()
     assert again.tokenizer.vocabulary == VOCABULARY
+    assert again.model.get_layer("label_dropout").rate == 0.4
     for name, output in classifier.model.predict(INPUTS, verbose=0).items():
         np.testing.assert_array_equal(again.model.predict(INPUTS, verbose=0)[name], output)
     pooled = again.encoder.predict(INPUTS, verbose=0)["pooled_output"]
@@ -69,6 +70,9 @@ def test_a_preset_is_replaced_and_nothing_else_is(classifier, tmp_path):
     keras_bert.save(classifier, tmp_path / "preset")
     keras_bert.save(classifier, tmp_path / "preset")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["preset"]
+    (tmp_path / "preset" / "thesis.txt").touch()
+    with pytest.raises(InputError, match="preset exists and isn't a preset"):
+        keras_bert.save(classifier, tmp_path / "preset")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("Dear", encoding="utf-8")
     with pytest.raises(InputError, match="letters exists and isn't a preset"):
@@ -84,13 +88,30 @@ def test_missing_file(classifier, tmp_path, name):
         keras_bert.load(tmp_path / "preset")
 
 
-def test_unknown_number(classifier, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["config"].update(hidden_size=16), "hidden_size"),
+        (lambda d: d["config"].update(num_heads=3), "num_heads=3"),
+        (lambda d: d["config"].update(activation={"class_name": "Dense"}), "must be a name"),
+        (lambda d: d["config"].update(activation="nope"), "nope"),
+        (lambda d: d["config"].update(vocabulary_size=5), "holds 9 tokens"),
+        (lambda d: d["tokenizer"].update(colour="red"), "colour"),
+        (lambda d: d["task"].update(name="Lambda"), "Lambda"),
+        (lambda d: d["task"]["arguments"].update(code="1"), "code"),
+        (lambda d: d.update(labels=["one"]), "1 labels for 2 classes"),
+        (lambda d: d.update(architecture="gpt"), "gpt"),
+        (lambda d: d.update(format=99), "format 99"),
+        (lambda d: d.pop("settings"), "settings"),
+    ],
+)
+def test_contradictions_are_named(classifier, tmp_path, change, message):
     keras_bert.save(classifier, tmp_path / "preset")
     path = tmp_path / "preset" / "config.json"
     described = json.loads(path.read_text(encoding="utf-8"))
-    described["config"]["hidden_size"] = 16
+    change(described)
     path.write_text(json.dumps(described), encoding="utf-8")
-    with pytest.raises(InputError, match=r"config\.json.*hidden_size"):
+    with pytest.raises(InputError, match=rf"config\.json.*{message}"):
         keras_bert.load(tmp_path / "preset")
 
 
@@ -101,7 +122,7 @@ def test_unknown_number(classifier, tmp_path):
         (lambda f: f.create_dataset("extra", data=[1.0]), "unexpected weight extra"),
         (
             lambda f: (f.__delitem__("label/bias"), f.create_dataset("label/bias", data=[1.0])),
-            r"label/bias must have the shape \(2,\)",
+            r"label/bias must be floats of the shape \(2,\)",
         ),
     ],
     ids=["missing", "unexpected", "shape"],

@@ -49,23 +49,31 @@ class Preset:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
+CONFIG, VOCABULARY, WEIGHTS = FILES = ("config.json", "vocab.txt", "weights.h5")
+FORMAT = 1
+
+
 def save(preset: Preset, folder: str | os.PathLike[str]) -> None:
-    """Writes the preset's folder, in one step; an older preset there is replaced.
+    """Writes the preset's folder; an older preset there is replaced once the new one is whole.
 
     Raises:
         InputError: the folder holds something else.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() and not (folder / "config.json").is_file():
+    if folder.exists() and not _is_preset(folder):
         raise InputError(f"{folder} exists and isn't a preset: choose another folder.")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    old = folder.with_name(f".{folder.name}.old")
+    for rest in (unfinished, old):
+        shutil.rmtree(rest, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write_json(unfinished / "config.json", _describe(preset))
-    preset.tokenizer.save_vocabulary(unfinished / "vocab.txt")
-    _write_weights(preset.model, unfinished / "weights.h5")
-    shutil.rmtree(folder, ignore_errors=True)
+    write_json(unfinished / CONFIG, _describe(preset))
+    preset.tokenizer.save_vocabulary(unfinished / VOCABULARY)
+    _write_weights(preset.model, unfinished / WEIGHTS)
+    if folder.exists():
+        os.replace(folder, old)
     os.replace(unfinished, folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load(folder: str | os.PathLike[str]) -> Preset:
@@ -76,26 +84,35 @@ def load(folder: str | os.PathLike[str]) -> Preset:
             missing, unexpected or of another shape. The message names the file and the thing.
     """
     folder = pathlib.Path(folder)
-    for name in ("config.json", "vocab.txt", "weights.h5"):
+    for name in FILES:
         if not (folder / name).is_file():
             raise InputError(f"{folder} isn't a preset: it has no {name}.")
-    path = folder / "config.json"
+    path = folder / CONFIG
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
+        if described["format"] != FORMAT:
+            raise ValueError(f"format {described['format']!r} is unknown")
         config_class, build = ARCHITECTURES[described["architecture"]]
         config = config_class.from_dict(described["config"])
+        tokenizer = WordPiece(folder / VOCABULARY, **described["tokenizer"])
+        encoder = build(config)
         task, arguments = described["task"]["name"], described["task"]["arguments"]
-        if task not in ("encoder", *TASKS):
-            raise ValueError(f"the task {task!r} is unknown")
-        labels, settings = tuple(described["labels"]), dict(described["settings"])
-        tokenizer_config = dict(described["tokenizer"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} can't be read as a preset's: {error!r}.") from error
-    tokenizer = WordPiece(folder / "vocab.txt", **tokenizer_config)
-    encoder = build(config)
-    model = encoder if task == "encoder" else TASKS[task](encoder, **arguments)
-    _read_weights(model, folder / "weights.h5")
-    return Preset(config, encoder, tokenizer, model, labels, settings)
+        model = encoder if task == "encoder" else TASKS[task](encoder, **arguments)
+        preset = Preset(
+            config=config,
+            encoder=encoder,
+            tokenizer=tokenizer,
+            model=model,
+            labels=tuple(str(label) for label in list(described["labels"])),
+            settings=dict(described["settings"]),
+        )
+        _check(preset)
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} doesn't describe a preset: {error!r}.") from error
+    _read_weights(model, folder / WEIGHTS)
+    return preset
 
 
 # A task model's name -> the function that builds it.
@@ -106,6 +123,27 @@ TASKS: dict[str, Callable[..., keras.Model]] = {
 }
 
 
+def _is_preset(folder: pathlib.Path) -> bool:
+    """Whether `folder` holds our files and no other, so that it may be replaced."""
+    if {path.name for path in folder.iterdir()} != set(FILES):
+        return False
+    described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    return described.get("architecture") in ARCHITECTURES
+
+
+def _check(preset: Preset) -> None:
+    """What belongs together must agree."""
+    if preset.tokenizer.vocabulary_size > preset.config.vocabulary_size:
+        raise ValueError(
+            f"vocab.txt holds {preset.tokenizer.vocabulary_size} tokens, and the token table "
+            f"{preset.config.vocabulary_size} rows"
+        )
+    if preset.labels and preset.model.name == "text_classifier":
+        num_classes = preset.model.output["label"].shape[-1]
+        if len(preset.labels) != num_classes:
+            raise ValueError(f"{len(preset.labels)} labels for {num_classes} classes")
+
+
 def _describe(preset: Preset) -> dict[str, Any]:
     names = {config_class: name for name, (config_class, _) in ARCHITECTURES.items()}
     is_task = preset.model is not preset.encoder
@@ -114,11 +152,12 @@ def _describe(preset: Preset) -> dict[str, Any]:
             f"`preset.model` must be an encoder or one of {', '.join(TASKS)}. "
             f"Received: a model named {preset.model.name!r}."
         )
-    arguments = {}
+    arguments: dict[str, Any] = {}
     if preset.model.name == "text_classifier":
         arguments["num_classes"] = preset.model.output["label"].shape[-1]
+        arguments["dropout"] = preset.model.get_layer("label_dropout").rate
     return {
-        "format": 1,
+        "format": FORMAT,
         "architecture": names[type(preset.config)],
         "config": dataclasses.asdict(preset.config),
         "task": {"name": preset.model.name if is_task else "encoder", "arguments": arguments},
@@ -150,10 +189,11 @@ def _read_weights(model: keras.Model, path: pathlib.Path) -> None:
                 fault = "lacks" if name in expected else "holds the unexpected"
                 raise InputError(f"{path} {fault} weight {name}: it belongs to another model.")
             for name, weight in expected.items():
-                if stored[name].shape != tuple(weight.shape):
+                if stored[name].shape != tuple(weight.shape) or stored[name].dtype.kind != "f":
                     raise InputError(
-                        f"{path}: weight {name} must have the shape {tuple(weight.shape)}. "
-                        f"Received: {stored[name].shape}."
+                        f"{path}: weight {name} must be floats of the shape "
+                        f"{tuple(weight.shape)}. Received: {stored[name].dtype}, "
+                        f"{stored[name].shape}."
                     )
             for name, weight in expected.items():
                 weight.assign(stored[name][()])
