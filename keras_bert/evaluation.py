@@ -61,8 +61,9 @@ def evaluate_pretraining(
     scores: dict[str, float] = {}
     for name, kinds in (("masked_lm", masked), ("next_sentence", pairs)):
         total = sum(kinds.values(), _Scores())
-        scores[f"{name}_loss"] = total.loss / total.count
-        scores[f"{name}_accuracy"] = total.right / total.count
+        if total.count:
+            scores[f"{name}_loss"] = total.loss / total.count
+            scores[f"{name}_accuracy"] = total.right / total.count
         for kind, part in kinds.items():
             if part.count and name == "masked_lm":
                 scores[f"{name}_loss_{kind}"] = part.loss / part.count
@@ -73,7 +74,7 @@ def evaluate_pretraining(
 
 def unigram_cross_entropy(
     counts: np.ndarray, batches: Iterable[Any], mask_id: int, special_ids: Iterable[int]
-) -> float:
+) -> float | None:
     """What guessing by frequency alone would score at the [MASK] positions, in nats.
 
     Args:
@@ -84,7 +85,7 @@ def unigram_cross_entropy(
         special_ids: Tokens that can't be an answer.
 
     Returns:
-        The mean of -log((count + 1) / (sum of counts + V)) over the targets.
+        The mean of -log((count + 1) / (sum of counts + V)) over the targets; None without any.
     """
     smoothed = counts.astype(np.float64) + 1
     smoothed[list(special_ids)] = 0
@@ -96,7 +97,7 @@ def unigram_cross_entropy(
         where = (shown == mask_id) & (weights["masked_lm"] > 0)
         total += surprise[labels["masked_lm"][where]].sum()
         count += int(where.sum())
-    return total / count
+    return total / count if count else None
 
 
 def masked_examples(

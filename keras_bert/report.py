@@ -46,8 +46,7 @@ class Table:
 class Curves:
     """Lines in one plot.
 
-    `series` is name -> [(x, y), ...]; a NaN or an infinity leaves a gap. `reference` is
-    name -> y, a dashed level to compare with, such as a unigram model's loss.
+    `series` is name -> [(x, y), ...]; a NaN or an infinity leaves a gap.
     """
 
     title: str
@@ -55,7 +54,6 @@ class Curves:
     x_label: str
     y_label: str
     note: str = ""
-    reference: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +164,6 @@ def _svg(curves: Curves, salt: str) -> Any:
             x, y = _drawable(points)
             marker = "o" if len(x) <= 30 else ""
             axes.plot(x, y, color=color, linewidth=1.5, marker=marker, markersize=3)
-        for level in filter(math.isfinite, curves.reference.values()):
-            axes.axhline(level, color=AXIS_COLOR, linewidth=1, linestyle="--")
         axes.tick_params(colors=AXIS_COLOR)
         axes.grid(color=AXIS_COLOR, alpha=0.25, linewidth=0.5)
         axes.spines[:].set_visible(False)

@@ -251,7 +251,6 @@ class WordPiece:
         strings: "tf.Tensor",
         max_length: int | None = None,
         pairs: "tf.Tensor | None" = None,
-        core_ops: bool = True,
         special_tokens: bool = False,
     ) -> "dict[str, tf.Tensor]":
         """`encode` for a batch, as a TensorFlow graph.
@@ -260,7 +259,6 @@ class WordPiece:
             strings: string (B,).
             max_length: The most tokens a row may have, with [CLS] and [SEP].
             pairs: string (B,), the second texts.
-            core_ops: As in `to_tf`.
             special_tokens: As in a call.
 
         Returns:
@@ -271,7 +269,7 @@ class WordPiece:
         from keras_bert.wordpiece_graph import model_inputs
 
         texts = [strings] if pairs is None else [strings, pairs]
-        parts = [self.to_tf(x, core_ops, special_tokens) for x in texts]
+        parts = [self.to_tf(x, special_tokens=special_tokens) for x in texts]
         room, kept = _room(max_length, len(parts)), None
         if room is not None:
             lengths = [tf.cast(part.row_lengths(), tf.int32) for part in parts]

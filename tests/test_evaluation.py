@@ -63,3 +63,12 @@ def test_cross_entropy_of_large_logits():
     losses, right = cross_entropy(np.array([[1000.0, 0.0]]), np.array([1]))
     assert losses[0] == 1000
     assert not right[0]
+
+
+def test_nothing_asked_gives_no_scores():
+    inputs, labels, weights = BATCH
+    empty = (inputs, labels, weights | {"masked_lm": np.zeros((2, 3))})
+    model = Oracle(masked_lm=np.zeros((2, 3, 8)), next_sentence=np.zeros((2, 2)))
+    scores = evaluate_pretraining(model, [empty], np.zeros((2, 2), int), MASK_ID)
+    assert not [name for name in scores if name.startswith("masked_lm")]
+    assert unigram_cross_entropy(np.ones(8), [empty], MASK_ID, range(5)) is None

@@ -105,19 +105,19 @@ def test_unusable_folders(tmp_path):
 
 def test_a_mismatch_is_named(folder):
     manifest = records.read_manifest(folder)
+    tokenizer = make_tokenizer()
     records.check_manifest(
-        manifest,
-        folder,
-        vocabulary_hash=make_tokenizer().vocabulary_hash,
-        vocabulary_size=100,
-        max_sequence_length=LENGTH,
+        manifest, folder, tokenizer=tokenizer, vocabulary_size=100, max_sequence_length=LENGTH
     )
-    for setting, value in [
-        ("vocabulary_hash", "0"),
-        ("vocabulary_size", 99),
-        ("max_sequence_length", LENGTH - 1),
+    cased = WordPiece(tokenizer.vocabulary, lowercase=not tokenizer.get_config()["lowercase"])
+    other = WordPiece([*tokenizer.vocabulary[:-1], "other"], **tokenizer.get_config())
+    for setting, value, message in [
+        ("tokenizer", cased, "lowercase is"),
+        ("tokenizer", other, "the vocabulary is another one"),
+        ("vocabulary_size", 99, "vocabulary_size is 100"),
+        ("max_sequence_length", LENGTH - 1, f"max_sequence_length is {LENGTH}"),
     ]:
-        with pytest.raises(InputError, match=f"{re.escape(str(folder))}.*{setting}"):
+        with pytest.raises(InputError, match=f"{re.escape(str(folder))}.*{message}"):
             records.check_manifest(manifest, folder, **{setting: value})
 
 

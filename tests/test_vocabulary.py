@@ -48,12 +48,6 @@ def test_size_is_a_maximum_and_frequent_characters_stay(size):
     assert "," in vocabulary or "l" in vocabulary or size < 9
 
 
-def test_progress_counts_texts():
-    seen = []
-    train_vocabulary(iter(["one two"] * 2500), 30, progress=seen.append)
-    assert seen == [1000, 2000, 2500]
-
-
 def test_same_texts_same_vocabulary_in_any_process():
     code = (
         "from keras_bert.data.vocabulary import train_vocabulary\n"

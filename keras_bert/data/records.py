@@ -2,7 +2,6 @@
 
 A folder of records holds `examples-00000-of-00008.tfrecord ...`, `vocab.txt` and, written last,
 `manifest.json`. Each record is a `tf.train.Example` whose features are the rows of `SCHEMA`.
-Folders may be any that TensorFlow can open (`gs://`, `ram://`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from keras_bert.data.examples import Example
 from keras_bert.errors import InputError
+from keras_bert.tokenizers import WordPiece
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -178,7 +178,7 @@ def check_manifest(
     manifest: dict[str, Any],
     folder: str | os.PathLike[str],
     *,
-    vocabulary_hash: str | None = None,
+    tokenizer: WordPiece | None = None,
     vocabulary_size: int | None = None,
     max_sequence_length: int | None = None,
 ) -> None:
@@ -187,23 +187,30 @@ def check_manifest(
     Args:
         manifest: Of `folder`, from `read_manifest`.
         folder: For the message.
-        vocabulary_hash: Of the tokenizer that the model belongs to (or the other data's).
+        tokenizer: Of the model (or of the other data): the same tokens, the same lower-casing.
         vocabulary_size: Rows of the model's token table; the data's ids must be below it.
         max_sequence_length: Rows of the model's position table; no example may be longer.
 
     Raises:
         InputError: naming the setting and both values.
     """
-    tokenizer, settings = manifest["tokenizer"], manifest["settings"]
-    if vocabulary_hash is not None and vocabulary_hash != tokenizer["vocabulary_hash"]:
+    made_with, settings = manifest["tokenizer"], manifest["settings"]
+    if tokenizer is not None:
+        differing = [
+            f"{name} is {made_with['config'].get(name)}, expected {value}"
+            for name, value in tokenizer.get_config().items()
+            if value != made_with["config"].get(name)
+        ]
+        if tokenizer.vocabulary_hash != made_with["vocabulary_hash"]:
+            differing.append("the vocabulary is another one")
+        if differing:
+            raise InputError(
+                f"{folder}: {'; '.join(differing)}: make the data with the model's vocab.txt and "
+                "the same --lowercase or --no-lowercase."
+            )
+    if vocabulary_size is not None and vocabulary_size < made_with["vocabulary_size"]:
         raise InputError(
-            f"{folder}: the vocabulary differs (vocabulary_hash {tokenizer['vocabulary_hash']}, "
-            f"expected {vocabulary_hash}): make the data with the model's vocab.txt and the same "
-            "--lowercase or --no-lowercase."
-        )
-    if vocabulary_size is not None and vocabulary_size < tokenizer["vocabulary_size"]:
-        raise InputError(
-            f"{folder}: vocabulary_size is {tokenizer['vocabulary_size']}, and the model has only "
+            f"{folder}: vocabulary_size is {made_with['vocabulary_size']}, and the model has only "
             f"{vocabulary_size}: make the data with the model's vocab.txt."
         )
     if max_sequence_length is not None and max_sequence_length < settings["max_sequence_length"]:

@@ -22,6 +22,7 @@ class LabelledText(NamedTuple):
 
     label: str
     text: str
+    line: int
 
 
 def read_labelled_texts(path: str | os.PathLike[str]) -> list[LabelledText]:
@@ -42,6 +43,11 @@ def read_labelled_texts(path: str | os.PathLike[str]) -> list[LabelledText]:
     lines = [line.removesuffix("\r") for line in content.split("\n")]
     header = lines[0].split("\t")
     named = {"label", "text"} <= set(header)
+    if not named and {"label", "text"} & set(header):
+        raise InputError(
+            f"{path}, line 1: a line of column names must hold both `label` and `text`. "
+            f"Received: {lines[0]!r}."
+        )
     label_column, text_column = (header.index("label"), header.index("text")) if named else (0, 1)
 
     table: list[LabelledText] = []
@@ -53,7 +59,7 @@ def read_labelled_texts(path: str | os.PathLike[str]) -> list[LabelledText]:
             raise InputError(
                 f"{path}, line {number}: expected a label, a tab and a text. Received: {line!r}."
             )
-        row = LabelledText(label=columns[label_column].strip(), text=columns[text_column])
+        row = LabelledText(columns[label_column].strip(), columns[text_column], number)
         if not row.label:
             raise InputError(f"{path}, line {number}: the label is empty. Received: {line!r}.")
         table.append(row)
@@ -63,7 +69,7 @@ def read_labelled_texts(path: str | os.PathLike[str]) -> list[LabelledText]:
 
 
 def classification(
-    rows: Sequence[tuple[str, str]],
+    rows: Sequence[LabelledText],
     tokenizer: WordPiece,
     labels: Sequence[str],
     batch_size: int,
@@ -79,7 +85,7 @@ def classification(
     float32. For training the rows are shuffled anew each pass; the last batch may be smaller.
 
     Args:
-        rows: (label, text) pairs.
+        rows: From `read_labelled_texts`.
         tokenizer: Of the model.
         labels: Class names in the order of the logits.
         batch_size: Rows in a batch, over all replicas.
@@ -91,18 +97,19 @@ def classification(
         InputError: a row's label isn't in `labels`.
     """
     indices = {label: i for i, label in enumerate(labels)}
-    for label, text in rows:
-        if label not in indices:
+    for row in rows:
+        if row.label not in indices:
+            known = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
             raise InputError(
-                f"The label {label!r} of {text[:40]!r} isn't one of {', '.join(labels)}."
+                f"line {row.line}: the label {row.label!r} doesn't occur in training ({known})."
             )
     token_ids = [
-        tokenizer.encode(text, max_length=max_sequence_length).token_ids for _, text in rows
+        tokenizer.encode(row.text, max_length=max_sequence_length).token_ids for row in rows
     ]
     dataset = tf.data.Dataset.from_tensor_slices(
         (
             tf.ragged.constant(token_ids, dtype=tf.int32, row_splits_dtype=tf.int32),
-            np.array([indices[label] for label, _ in rows], np.int32),
+            np.array([indices[row.label] for row in rows], np.int32),
         )
     )
     if training:

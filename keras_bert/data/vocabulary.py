@@ -1,7 +1,7 @@
 """Learning a WordPiece vocabulary from text."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from keras_bert.errors import InputError
@@ -9,14 +9,12 @@ from keras_bert.tokenizers import SPECIAL_TOKENS
 from keras_bert.unicode_table import WordSplitter
 
 ALPHABET_SHARE = 0.75  # of the vocabulary, at most; the rest is for longer pieces
-PROGRESS_EVERY = 1000  # texts
 
 
 def train_vocabulary(
     texts: Iterable[str],
     vocabulary_size: int,
     lowercase: bool = True,
-    progress: Callable[[int], None] | None = None,
 ) -> list[str]:
     """Learns a vocabulary from the words that `WordPiece` makes of the texts.
 
@@ -28,7 +26,6 @@ def train_vocabulary(
         texts: Lines, documents: any strings. They are read once, as a stream.
         vocabulary_size: The most tokens, the five special ones included.
         lowercase: As the tokenizer will be used.
-        progress: Called with the number of texts read, now and then.
 
     Returns:
         The tokens; a token's id is its index.
@@ -49,7 +46,7 @@ def train_vocabulary(
         )
     learner = _import_learner()  # before hours of reading
     splitter = WordSplitter(lowercase)
-    words = _count_words(texts, splitter, progress)
+    words = _count_words(texts, splitter)
     if not words:
         raise InputError("The texts hold no word to learn a vocabulary from; check the files.")
 
@@ -74,17 +71,10 @@ def _import_learner() -> Any:
     return learner
 
 
-def _count_words(
-    texts: Iterable[str], splitter: WordSplitter, progress: Callable[[int], None] | None
-) -> Counter[str]:
+def _count_words(texts: Iterable[str], splitter: WordSplitter) -> Counter[str]:
     words: Counter[str] = Counter()
-    num_texts = 0
-    for num_texts, text in enumerate(texts, 1):
+    for text in texts:
         words.update(splitter.words(text))
-        if progress and num_texts % PROGRESS_EVERY == 0:
-            progress(num_texts)
-    if progress:
-        progress(num_texts)
     return words
 
 
