@@ -38,16 +38,7 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
         InputError: the preset isn't a text classifier with labels; the folder isn't empty;
             or Keras runs on another backend than TensorFlow.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise InputError(
-            f"A SavedModel is made on TensorFlow, and Keras runs on {keras.backend.backend()}: "
-            "set KERAS_BACKEND=tensorflow and load the preset there."
-        )
-    if preset.model.name != "text_classifier" or not preset.labels:
-        raise InputError(
-            "Only text classifiers with labels can be exported so far: fine-tune the preset "
-            f"with finetune_classifier.py first. Received: a preset of {preset.model.name}."
-        )
+    check_exportable(preset)
     target = pathlib.Path(folder) / "1"
     if target.exists():
         raise InputError(f"{target} exists: choose another folder, or remove it first.")
@@ -72,7 +63,7 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
 
     def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
         length = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
-        return answers(preset.tokenizer.encode_tf(text, max_length=length, core_ops=True))
+        return answers(preset.tokenizer.encode_tf(text, max_length=length))
 
     ids = {name: tf.TensorSpec((None, None), tf.int32, name) for name in IDS}
     text = tf.TensorSpec((None,), tf.string, "text")
@@ -84,6 +75,24 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
     }
     _save(module, target, signatures)
     return target
+
+
+def check_exportable(preset: Preset) -> None:
+    """Refuses what `export_saved_model` can't export; nothing is written.
+
+    Raises:
+        InputError: see there.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"A SavedModel is made on TensorFlow, and Keras runs on {keras.backend.backend()}: "
+            "set KERAS_BACKEND=tensorflow and load the preset there."
+        )
+    if preset.model.name != "text_classifier" or not preset.labels:
+        raise InputError(
+            "Only text classifiers with labels can be exported so far: fine-tune the preset "
+            f"with finetune_classifier.py first. Received: a preset of {preset.model.name}."
+        )
 
 
 def _save(module: tf.Module, target: pathlib.Path, signatures: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
     print(json.dumps(metrics, ensure_ascii=False))
 
 
+def command() -> str:
+    """The command line of this process, to repeat a run by."""
+    return shlex.join(["python", *sys.argv])
+
+
 def _complain(sentence: str) -> int:
     print(f"error: {sentence}", file=sys.stderr)
     return 2
@@ -55,6 +61,8 @@ def check_output_dir(
             `overwrite` is given; or `overwrite` would remove a folder that no recipe made.
     """
     folder = pathlib.Path(output_dir)
+    if "://" in os.fspath(output_dir):
+        raise InputError(f"--output-dir must be a local folder. Received: {output_dir}.")
     if overwrite and resume:
         raise InputError("Choose one of --resume and --overwrite.")
     if folder.exists() and not folder.is_dir():
@@ -81,13 +89,16 @@ def start_run(
     Called once the input has been checked, so that a refused command changes nothing.
 
     Raises:
-        InputError: as `check_output_dir`; or `overwrite` would remove a path that one of the
-            arguments names.
+        InputError: as `check_output_dir`; `overwrite` would remove a path that one of the
+            arguments names; or `resume` finds the run of another command.
     """
     folder = check_output_dir(output_dir, overwrite=overwrite, resume=resume)
     if overwrite and folder.is_dir():
         _keep_what_is_read(folder, args)
         shutil.rmtree(folder)
+    if resume and (folder / "args.json").is_file():
+        _check_same_run(folder / "args.json", args)
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "args.json", dataclasses.asdict(args))
     return folder
@@ -104,3 +115,17 @@ def _keep_what_is_read(folder: pathlib.Path, args: Any) -> None:
                     f"--overwrite would remove {path}, which the command reads: choose another "
                     "--output-dir."
                 )
+
+
+def _check_same_run(path: pathlib.Path, args: Any) -> None:
+    """Refuses to go on with a run under other settings than it began with."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    # As JSON, which knows no tuples.
+    now = json.loads(json.dumps(dataclasses.asdict(args)))
+    for name in now.keys() - {"output_dir", "resume", "overwrite"}:
+        if now[name] != stored.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{path.parent} was begun with {flag} {stored.get(name)}. Received: {now[name]}. "
+                "Resume it with the same command, or choose another --output-dir."
+            )

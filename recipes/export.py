@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import time
 from typing import Any
 
 import keras_bert
 from keras_bert import recipe
+from keras_bert.export import check_exportable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +39,11 @@ def main(args: Args) -> dict[str, Any]:
     started = time.perf_counter()
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
     preset = keras_bert.load(args.checkpoint)
+    check_exportable(preset)
 
     # ---- Save ------------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
-    try:
-        target = keras_bert.export_saved_model(preset, folder)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+    target = keras_bert.export_saved_model(preset, folder)
     size = sum(
         os.path.getsize(os.path.join(place, name))
         for place, _, names in os.walk(target)

@@ -76,11 +76,15 @@ def main(args: Args) -> dict[str, Any]:
     # ---- Data ------------------------------------------------------------------
     rows, dev_rows = read_labelled_texts(args.train_file), read_labelled_texts(args.dev_file)
     labels = tuple(sorted({row.label for row in rows}))
-    base = keras_bert.load(args.checkpoint)
-    if args.max_sequence_length > base.config.max_sequence_length:
+    if len(labels) < 2:
         raise InputError(
-            f"--max-sequence-length is {args.max_sequence_length}, and the position table of "
-            f"{args.checkpoint} ends at {base.config.max_sequence_length}."
+            f"{args.train_file} holds one class only, {labels[0]!r}: give at least two."
+        )
+    base = keras_bert.load(args.checkpoint)
+    if not 3 <= args.max_sequence_length <= base.config.max_sequence_length:
+        raise InputError(
+            f"--max-sequence-length is {args.max_sequence_length}; it must be at least 3, and the "
+            f"position table of {args.checkpoint} ends at {base.config.max_sequence_length}."
         )
 
     def batches(rows: list[LabelledText], training: bool) -> Any:
@@ -94,7 +98,11 @@ def main(args: Args) -> dict[str, Any]:
             training=training,
         )
 
-    train, dev = batches(rows, training=True), batches(dev_rows, training=False)
+    train = batches(rows, training=True)
+    try:
+        dev = batches(dev_rows, training=False)
+    except InputError as error:
+        raise InputError(f"{args.dev_file}, {error}") from error
 
     # ---- Model -----------------------------------------------------------------
     model = keras_bert.tasks.text_classifier(base.encoder, len(labels))
@@ -172,6 +180,7 @@ def report(
             Table("Commonest confusions", ("true", "predicted", "texts"), confusions[:20]),
             Table("Arguments", ("name", "value"), list(dataclasses.asdict(args).items())),
         ],
+        recipe.command(),
     )
 
 

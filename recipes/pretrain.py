@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import time
 from typing import Any, Literal
 
 import keras
@@ -36,6 +35,10 @@ from keras_bert.report import Examples, Table, history_curves, write_report
 from keras_bert.training import callbacks
 
 EVALUATION_BATCH = 32
+SCORES_NOTE = (
+    "_mask, _kept, _random: positions that show [MASK], the true token, another token. "
+    "unigram: what guessing by frequency scores at the [MASK] positions."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Args:
     steps: int = 1_000_000
     """Updates in all."""
     evaluate_every: int = 0
-    """Updates between evaluations and checkpoints, a divisor of `steps`; 0: a tenth of them."""
+    """Updates between evaluations and checkpoints; 0: a tenth of the run."""
     batch_size: int = 256
     """Examples an update."""
     learning_rate: float = 1e-4
@@ -77,7 +80,7 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=args.resume)
-    updates_an_epoch = epoch_length(args)
+    check_numbers(args)
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(args.precision)
 
@@ -87,11 +90,6 @@ def main(args: Args) -> dict[str, Any]:
     dev = None
     if args.dev_data:
         dev = batches.pretraining(args.dev_data, EVALUATION_BATCH, args.seed, training=False)
-        records.check_manifest(
-            records.read_manifest(args.dev_data),
-            args.dev_data,
-            vocabulary_hash=manifest["tokenizer"]["vocabulary_hash"],
-        )
 
     # ---- Model -----------------------------------------------------------------
     preset = build(args, manifest)
@@ -110,29 +108,34 @@ def main(args: Args) -> dict[str, Any]:
     write_json(folder / "manifest.json", manifest)
     checkpoint = callbacks.latest(folder / "checkpoints")
     updates = callbacks.restore(preset.model, checkpoint) if checkpoint else 0
-    started = time.perf_counter()
-    preset.model.fit(
-        train.skip(updates),
-        initial_epoch=updates // updates_an_epoch,
-        epochs=args.steps // updates_an_epoch,
-        steps_per_epoch=updates_an_epoch,
-        validation_data=dev,
-        shuffle=False,
-        verbose=0,
-        callbacks=[
-            callbacks.ProgressBar(args.steps, "Pretraining"),
-            callbacks.History(folder / "history.csv"),
-            callbacks.Checkpoints(folder / "checkpoints", updates_an_epoch),
-            keras.callbacks.TensorBoard(folder / "logs"),
-        ],
-    )
-    seconds = time.perf_counter() - started
+    every = args.evaluate_every or max(1, args.steps // 10)
+    told = [
+        callbacks.ProgressBar(args.steps, "Pretraining"),
+        callbacks.History(folder / "history.csv"),
+        callbacks.Checkpoints(folder / "checkpoints", every),
+        keras.callbacks.TensorBoard(folder / "logs"),
+    ]
+    # The last epoch is shorter where `steps` isn't a multiple of `every`.
+    for end in (args.steps - args.steps % every, args.steps):
+        if updates < end:
+            preset.model.fit(
+                train.skip(updates),
+                initial_epoch=updates // every,
+                epochs=-(-end // every),
+                steps_per_epoch=min(every, end - updates),
+                validation_data=dev,
+                shuffle=False,
+                verbose=0,
+                callbacks=told,
+            )
+            updates = end
 
     # ---- Save ------------------------------------------------------------------
     keras_bert.save(preset, folder / "preset")
+    seconds = sum(callbacks.read_history(folder / "history.csv")["seconds"])
     metrics = {
         "train_seconds": round(seconds, 1),
-        "examples_per_second": round((args.steps - updates) * args.batch_size / seconds, 1),
+        "examples_per_second": round(args.steps * args.batch_size / seconds, 1),
     }
     if dev is not None:
         metrics |= evaluate(preset, args, manifest, dev)
@@ -142,19 +145,20 @@ def main(args: Args) -> dict[str, Any]:
     return metrics
 
 
-def epoch_length(args: Args) -> int:
-    """Updates between two evaluations."""
-    if min(args.steps, args.batch_size) < 1 or not 0 <= args.warmup_ratio <= 1:
+def check_numbers(args: Args) -> None:
+    """Refuses numbers that no run can have."""
+    if min(args.steps, args.batch_size) < 1 or args.evaluate_every < 0:
         raise InputError(
-            "--steps and --batch-size must be at least 1, --warmup-ratio from 0 to 1. "
-            f"Received: {args.steps}, {args.batch_size}, {args.warmup_ratio}."
+            "--steps and --batch-size must be at least 1, --evaluate-every at least 0. "
+            f"Received: {args.steps}, {args.batch_size}, {args.evaluate_every}."
         )
-    length = args.evaluate_every or max(1, args.steps // 10)
-    if args.steps % length and not args.evaluate_every:
-        return args.steps
-    if args.steps % length:
-        raise InputError(f"--evaluate-every must divide --steps. Received: {length}, {args.steps}.")
-    return length
+    if not 0 <= args.warmup_ratio <= 1:
+        raise InputError(f"--warmup-ratio must be from 0 to 1. Received: {args.warmup_ratio}.")
+    if not (args.learning_rate >= 0 and args.weight_decay >= 0 and args.seed >= 0):
+        raise InputError(
+            "--learning-rate, --weight-decay and --seed must be at least 0. "
+            f"Received: {args.learning_rate}, {args.weight_decay}, {args.seed}."
+        )
 
 
 def build(args: Args, manifest: dict[str, Any]) -> keras_bert.Preset:
@@ -173,13 +177,14 @@ def build(args: Args, manifest: dict[str, Any]) -> keras_bert.Preset:
         config = keras_bert.BertConfig.of_size(args.size, vocabulary_size=tokenizer.vocabulary_size)
         encoder = keras_bert.bert(config)
         model = keras_bert.tasks.pretraining(encoder)
-    records.check_manifest(
-        manifest,
-        args.data,
-        vocabulary_hash=tokenizer.vocabulary_hash,
-        vocabulary_size=config.vocabulary_size,
-        max_sequence_length=config.max_sequence_length,
-    )
+    for folder in filter(None, (args.data, args.dev_data)):
+        records.check_manifest(
+            records.read_manifest(folder),
+            folder,
+            tokenizer=tokenizer,
+            vocabulary_size=config.vocabulary_size,
+            max_sequence_length=config.max_sequence_length,
+        )
     settings = {"max_sequence_length": config.max_sequence_length}
     return keras_bert.Preset(config, encoder, tokenizer, model, settings=settings)
 
@@ -194,9 +199,11 @@ def evaluate(
     counts = np.zeros(preset.config.vocabulary_size, np.int64)
     for example in records.read_examples(args.data).as_numpy_iterator():
         counts += np.bincount(example["token_ids"], minlength=len(counts))
-    scores["unigram_loss_mask"] = unigram_cross_entropy(
+    unigram = unigram_cross_entropy(
         counts, dev, preset.tokenizer.mask_id, preset.tokenizer.special_ids
     )
+    if unigram is not None:
+        scores["unigram_loss_mask"] = unigram
     return {name: round(score, 4) for name, score in scores.items()}
 
 
@@ -206,7 +213,7 @@ def report(
     """Curves, scores and a few masked examples with the model's guesses."""
     history = callbacks.read_history(folder / "history.csv")
     sections: list[Any] = [
-        Table("Scores", ("name", "value"), list(metrics.items())),
+        Table("Scores", ("name", "value"), list(metrics.items()), note=SCORES_NOTE),
         history_curves("Loss", history, "loss", "nats"),
         history_curves("Accuracy", history, "accuracy", "share"),
         history_curves("Learning rate", history, "learning_rate", "rate"),
@@ -215,7 +222,7 @@ def report(
         rows = masked_examples(preset.model, dev, preset.tokenizer)
         sections.append(Examples("Masked examples with the model's guesses", rows))
     sections.append(Table("Arguments", ("name", "value"), list(dataclasses.asdict(args).items())))
-    write_report(folder / "report.html", "Pretraining", sections)
+    write_report(folder / "report.html", "Pretraining", sections, recipe.command())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import rich.table
 import keras_bert
 from keras_bert import recipe
 from keras_bert.data.documents import split_sentences
+from keras_bert.errors import InputError
 from keras_bert.evaluation import masked_examples
 from keras_bert.files import write_json, write_text
 from keras_bert.report import Examples, Table, Text, history_curves, write_report
@@ -68,7 +69,11 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
-    recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
+    if args.vocabulary_size < 500 or min(args.pretraining_steps, args.epochs) < 1:
+        raise InputError(
+            "--vocabulary-size must be at least 500, --pretraining-steps and --epochs at least 1. "
+            f"Received: {args.vocabulary_size}, {args.pretraining_steps}, {args.epochs}."
+        )
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     console = rich.console.Console()
 

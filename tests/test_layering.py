@@ -60,7 +60,7 @@ def modules() -> list[pathlib.Path]:
 def test_arrows(path):
     used = {name.split(".")[1] for name in imports(path) if name.startswith("keras_bert.")}
     assert used - {room(path)} <= ARROWS[room(path)]
-    if room(path) not in TENSORFLOW_ROOMS:
+    if room(path) not in TENSORFLOW_ROOMS and path.name != "google.py":
         assert not [name for name in imports(path) if name.split(".")[0] == "tensorflow"]
 
 
@@ -116,6 +116,9 @@ def test_nothing_loads_code():
         called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call)
                   and isinstance(node.func, ast.Name)}  # fmt: skip
         assert not called & {"eval", "exec", "compile", "__import__"}, path
+        source = path.read_text(encoding="utf-8")
+        for word in ("allow_pickle=True", "safe_mode=False", "weights_only=False", "load_model("):
+            assert word not in source, path
         assert not {name.split(".")[0] for name in imports(path)} & {
             "pickle",
             "marshal",

@@ -131,18 +131,56 @@ def test_pretrain_leaves_a_whole_run(pretrained):
     assert "Masked examples" in page
 
 
-def test_resumed_run_ends_where_the_whole_one_does(work, tmp_path):
-    """Stopped after 2 of 4 updates, then resumed: the count and the schedule go on."""
-    shutil.copytree(work / "run", tmp_path / "run") if (work / "run").exists() else run(
-        "pretrain", **pretraining(work, output_dir=tmp_path / "run")
+@pytest.fixture(scope="module")
+def without_dropout(work):
+    """A preset to pretrain whose updates draw no random numbers."""
+    tokenizer = keras_bert.WordPiece(work / "vocab.txt")
+    config = keras_bert.BertConfig.of_size(
+        "tiny",
+        vocabulary_size=tokenizer.vocabulary_size,
+        num_layers=1,
+        dropout=0.0,
+        attention_dropout=0.0,
     )
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "update-00000004")
+    encoder = keras_bert.bert(config)
+    folder = work / "without_dropout"
+    keras_bert.save(keras_bert.Preset(config, encoder, tokenizer, encoder), folder)
+    return folder
+
+
+def test_resumed_run_ends_where_the_whole_one_does(work, without_dropout, tmp_path):
+    """Stopped after 3 of 5 updates and resumed: the order, the masks and the rate go on."""
+    arguments = pretraining(
+        work,
+        checkpoint=without_dropout,
+        steps=5,
+        evaluate_every=3,
+        warmup_ratio=0.4,
+        output_dir=tmp_path / "run",
+    )
+    run("pretrain", **arguments)
+    expected = keras_bert.load(tmp_path / "run" / "preset").model.get_weights()
+    history = (tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[:2] for line in history[1:]] == [["1", "3"], ["2", "5"]]
+
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "update-00000005")
     shutil.rmtree(tmp_path / "run" / "preset")
-    run("pretrain", **pretraining(work, output_dir=tmp_path / "run", resume=True))
-    lines = (tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 3
-    assert (tmp_path / "run" / "checkpoints" / "update-00000004" / "complete").exists()
-    assert (tmp_path / "run" / "preset" / "weights.h5").exists()
+    run("pretrain", **arguments, resume=True)
+    again = keras_bert.load(tmp_path / "run" / "preset").model.get_weights()
+    for ours, theirs in zip(again, expected):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    assert len((tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_resuming_under_other_settings_is_refused(work, pretrained):
+    before = (pretrained / "args.json").read_bytes()
+    with pytest.raises(InputError, match=r"was begun with --steps 4. Received: 6"):
+        run("pretrain", **pretraining(work, output_dir=pretrained, steps=6), resume=True)
+    assert (pretrained / "args.json").read_bytes() == before
+    # The same command changes nothing in a run that's over.
+    metrics = run("pretrain", **pretraining(work, output_dir=pretrained), resume=True)
+    assert metrics["train_seconds"] > 0
+    assert metrics["examples_per_second"] > 0
 
 
 def test_pretrain_goes_on_from_a_preset(work, pretrained, tmp_path):
@@ -165,6 +203,14 @@ def test_finetune_and_export(work, pretrained, tmp_path):
         assert not (tmp_path / "export").exists()
         return
     run("export", checkpoint=tmp_path / "run" / "preset", output_dir=tmp_path / "export")
+    assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
+    with pytest.raises(InputError, match="Only text classifiers"):
+        run(
+            "export",
+            checkpoint=pretrained / "preset",
+            output_dir=tmp_path / "export",
+            overwrite=True,
+        )
     assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
 
 
@@ -191,7 +237,8 @@ def test_pretrain_refuses(work, tmp_path, capsys):
     assert "vocabulary" in sentence(dev_data=other)
     assert "vocabulary" in sentence(data=other, dev_data="")
     assert "nowhere" in sentence(data=tmp_path / "nowhere")
-    assert "--evaluate-every must divide --steps" in sentence(evaluate_every=3)
+    assert "--evaluate-every at least 0" in sentence(evaluate_every=-2)
+    assert "--learning-rate" in sentence(learning_rate=float("nan"))
     assert "isn't a preset" in sentence(checkpoint=tmp_path)
 
 
@@ -233,7 +280,10 @@ def test_finetune_refuses(work, pretrained, tmp_path, capsys):
     assert "bad.tsv, line 2" in sentence("a\tfine\nno tab here\n")
     assert "bad.tsv, line 2: the label is empty" in sentence("a\tfine\n\ttext\n")
     assert "holds no rows" in sentence("label\ttext\n")
-    assert "'b'" in sentence("a\tfine\n")
+    assert "one class only" in sentence("a\tfine\n")
+    assert "dev.tsv, line 2: the label 'b'" in sentence("a\tfine\nc\tfine\n")
+    assert "bad.tsv, line 1" in sentence("sentence\tlabel\nfine\ta\n")
+    assert "at least 3" in sentence("a\tfine\nb\tbad\n", max_sequence_length=2)
     assert "nowhere.tsv" in sentence("a\tfine\n", dev_file=tmp_path / "nowhere.tsv")
 
 
