@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_bert.layers import EncoderBlock, MaskedLMHead, OutputBias
-from keras_bert.layers.functions import truncated_normal
+from keras_bert.layers.initializers import truncated_normal
 from keras_bert.training.model import Model
 
 
