@@ -73,7 +73,7 @@ def without_tensorflow_text(session: nox.Session) -> None:
 def wheel(session: nox.Session) -> None:
     """The wheel, installed in a clean environment, runs the quickstart away from the checkout."""
     stay_inside(session)
-    folder = pathlib.Path(session.create_tmp())
+    folder = pathlib.Path(session.create_tmp()).resolve()
     session.install("build")
     session.run("python", "-m", "build", "--wheel", "--outdir", str(folder / "dist"), ".")
     [built] = (folder / "dist").glob("keras3_bert-*.whl")

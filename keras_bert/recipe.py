@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -14,6 +16,34 @@ from typing import Any
 
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
+
+# What recipes leave in their folders: all that --overwrite may remove.
+OURS = (
+    *("args.json", "manifest.json", "metrics.json", "history.csv", "report.html"),
+    *("logs", "checkpoints", "preset"),
+    *("examples-*.tfrecord", "vocab.txt", "dev"),
+    "1",
+    *("corpus.txt", "train.tsv", "dev.tsv", "records", "pretraining", "classifier", "export"),
+)
+
+
+def check_training_numbers(args: Any) -> None:
+    """Refuses numbers that no training can have.
+
+    Raises:
+        InputError: naming the flag and its value.
+    """
+    for name, least, most in (
+        ("batch_size", 1, math.inf),
+        ("learning_rate", 0, math.inf),
+        ("weight_decay", 0, math.inf),
+        ("warmup_ratio", 0, 1),
+        ("seed", 0, 2**32 - 1),
+    ):
+        value = getattr(args, name)
+        if not least <= value <= most or value == math.inf:
+            between = f"from {least} to {most}" if most < math.inf else f"at least {least}"
+            raise InputError(f"--{name.replace('_', '-')} must be {between}. Received: {value}.")
 
 
 def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
@@ -33,7 +63,7 @@ def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        sys.exit(_complain(f"{error.filename}: {error.strerror}."))
+        sys.exit(_complain(f"{error.filename}: {error.strerror}. Check the path."))
     except KeyboardInterrupt:
         sys.exit(130)
     print(json.dumps(metrics, ensure_ascii=False))
@@ -67,16 +97,24 @@ def check_output_dir(
         raise InputError("Choose one of --resume and --overwrite.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: --output-dir must name a folder.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    names = [name for name in names if not name.endswith(".unfinished")]
+    if not names:
         return folder
     if not (overwrite or resume):
         raise InputError(
             f"{folder} isn't empty: pass --overwrite to replace it, another --output-dir, "
             "or --resume where the recipe has it."
         )
-    if not (folder / "args.json").is_file():
+    if "args.json" not in names:
         raise InputError(
             f"{folder} holds no args.json, so no recipe made it: choose another --output-dir."
+        )
+    foreign = [name for name in names if not any(fnmatch.fnmatch(name, ours) for ours in OURS)]
+    if overwrite and foreign:
+        raise InputError(
+            f"{folder} holds {foreign[0]}, which no recipe made: move it away, or choose another "
+            "--output-dir."
         )
     return folder
 
@@ -95,7 +133,9 @@ def start_run(
     folder = check_output_dir(output_dir, overwrite=overwrite, resume=resume)
     if overwrite and folder.is_dir():
         _keep_what_is_read(folder, args)
-        shutil.rmtree(folder)
+        # Its contents: the folder itself may be a link, or the current one.
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if resume and (folder / "args.json").is_file():
         _check_same_run(folder / "args.json", args)
         return folder
@@ -119,7 +159,10 @@ def _keep_what_is_read(folder: pathlib.Path, args: Any) -> None:
 
 def _check_same_run(path: pathlib.Path, args: Any) -> None:
     """Refuses to go on with a run under other settings than it began with."""
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        stored = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is damaged: restore it, or choose --overwrite.") from error
     # As JSON, which knows no tuples.
     now = json.loads(json.dumps(dataclasses.asdict(args)))
     for name in now.keys() - {"output_dir", "resume", "overwrite"}:

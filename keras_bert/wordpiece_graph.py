@@ -366,10 +366,13 @@ def model_inputs(
     parts[0] = tf.concat([tf.fill([rows, 1], cls_id), parts[0]], axis=1)
     segments = [tf.zeros_like(parts[0]), *(tf.ones_like(ids) for ids in parts[1:])]
     joined = tf.concat(parts, axis=1)
+    # A batch without rows has no longest one, and a model reads the first token of each.
+    longest = tf.cast(tf.maximum(joined.bounding_shape()[1], 1), tf.int64)
+    shape = tf.stack([tf.cast(rows, tf.int64), longest])
     return {
-        "token_ids": joined.to_tensor(pad_id),
-        "segment_ids": tf.concat(segments, axis=1).to_tensor(),
-        "padding_mask": tf.ones_like(joined).to_tensor(),
+        "token_ids": joined.to_tensor(pad_id, shape=shape),
+        "segment_ids": tf.concat(segments, axis=1).to_tensor(shape=shape),
+        "padding_mask": tf.ones_like(joined).to_tensor(shape=shape),
     }
 
 

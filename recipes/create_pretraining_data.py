@@ -76,6 +76,8 @@ def main(args: Args) -> dict[str, Any]:
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
     check_args(args)
     tokenizer = WordPiece(args.vocabulary, lowercase=args.lowercase)
+    if tokenizer.vocabulary_size == len(tokenizer.special_ids):
+        raise InputError(f"{args.vocabulary} holds nothing but special tokens.")
     document_breaks = one_for_each("--document-break", args.document_break, args.input)
     dev_documents = one_for_each("--dev-documents", args.dev_documents, args.input)
 
@@ -143,8 +145,8 @@ def check_args(args: Args) -> None:
             "--short-sequence-probability must be between 0 and 1. "
             f"Received: {args.short_sequence_probability}."
         )
-    if args.workers < 1 or min(args.dev_documents, default=0) < 0:
-        raise InputError("--workers must be at least 1, and --dev-documents at least 0.")
+    if args.workers < 1 or min(args.dev_documents, default=0) < 0 or args.seed < 0:
+        raise InputError("--workers must be at least 1, --dev-documents and --seed at least 0.")
 
 
 def one_for_each(flag: str, values: Sequence[Any], inputs: Sequence[str]) -> list[Any]:

@@ -65,11 +65,9 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
-    if min(args.epochs, args.batch_size) < 1 or not 0 <= args.warmup_ratio <= 1:
-        raise InputError(
-            "--epochs and --batch-size must be at least 1, --warmup-ratio from 0 to 1. "
-            f"Received: {args.epochs}, {args.batch_size}, {args.warmup_ratio}."
-        )
+    recipe.check_training_numbers(args)
+    if args.epochs < 1:
+        raise InputError(f"--epochs must be at least 1. Received: {args.epochs}.")
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(args.precision)
 

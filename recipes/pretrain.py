@@ -80,7 +80,12 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=args.resume)
-    check_numbers(args)
+    recipe.check_training_numbers(args)
+    if args.steps < 1 or args.evaluate_every < 0:
+        raise InputError(
+            "--steps must be at least 1, --evaluate-every at least 0. "
+            f"Received: {args.steps}, {args.evaluate_every}."
+        )
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(args.precision)
 
@@ -143,22 +148,6 @@ def main(args: Args) -> dict[str, Any]:
     report(folder, args, preset, metrics, dev)
     print(f"Report: {folder / 'report.html'}")
     return metrics
-
-
-def check_numbers(args: Args) -> None:
-    """Refuses numbers that no run can have."""
-    if min(args.steps, args.batch_size) < 1 or args.evaluate_every < 0:
-        raise InputError(
-            "--steps and --batch-size must be at least 1, --evaluate-every at least 0. "
-            f"Received: {args.steps}, {args.batch_size}, {args.evaluate_every}."
-        )
-    if not 0 <= args.warmup_ratio <= 1:
-        raise InputError(f"--warmup-ratio must be from 0 to 1. Received: {args.warmup_ratio}.")
-    if not (args.learning_rate >= 0 and args.weight_decay >= 0 and args.seed >= 0):
-        raise InputError(
-            "--learning-rate, --weight-decay and --seed must be at least 0. "
-            f"Received: {args.learning_rate}, {args.weight_decay}, {args.seed}."
-        )
 
 
 def build(args: Args, manifest: dict[str, Any]) -> keras_bert.Preset:

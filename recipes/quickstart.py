@@ -74,6 +74,8 @@ def main(args: Args) -> dict[str, Any]:
             "--vocabulary-size must be at least 500, --pretraining-steps and --epochs at least 1. "
             f"Received: {args.vocabulary_size}, {args.pretraining_steps}, {args.epochs}."
         )
+    if not 0 <= args.seed < 2**32:
+        raise InputError(f"--seed must be from 0 to {2**32 - 1}. Received: {args.seed}.")
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     console = rich.console.Console()
 

@@ -43,6 +43,8 @@ def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
     output = pathlib.Path(args.output)
+    if output.is_dir() or any(output.resolve() == pathlib.Path(p).resolve() for p in args.input):
+        raise InputError(f"--output must be a new file. Received: {output}, a folder or an input.")
     if output.exists() and not args.overwrite:
         raise InputError(f"{output} exists: pass --overwrite to replace it, or another --output.")
     if args.vocabulary_size < 10:
@@ -52,9 +54,11 @@ def main(args: Args) -> dict[str, Any]:
 
     # ---- Train -----------------------------------------------------------------
     with rich.progress.Progress(transient=True) as progress:
-        tokens = train_vocabulary(
-            read_lines(args.input, progress), args.vocabulary_size, args.lowercase
-        )
+        lines = read_lines(args.input, progress)
+        try:
+            tokens = train_vocabulary(lines, args.vocabulary_size, args.lowercase)
+        except InputError as error:
+            raise InputError(f"{', '.join(args.input)}: {error}") from error
 
     # ---- Save ------------------------------------------------------------------
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,7 @@ def read_lines(paths: tuple[str, ...], progress: rich.progress.Progress) -> Iter
                     yield line.decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise InputError(
-                        f"{path}, line {number}: not UTF-8. Convert the file to UTF-8."
+                        f"line {number} of {path} isn't UTF-8: convert the file."
                     ) from error
                 progress.advance(task, len(line))
     progress.reset(task, description="Learning", total=None)

@@ -102,6 +102,10 @@ def test_missing_file(classifier, tmp_path, name):
         (lambda d: d.update(labels=["one"]), "1 labels for 2 classes"),
         (lambda d: d.update(architecture="gpt"), "gpt"),
         (lambda d: d.update(format=99), "format 99"),
+        (lambda d: d.update(labels="ab"), "labels must be a list"),
+        (lambda d: d["config"].update(norm_epsilon=-1), "norm_epsilon=-1"),
+        (lambda d: d["settings"].update(max_sequence_length="32"), "max_sequence_length='32'"),
+        (lambda d: d.update(vocabulary_hash="0"), "isn't the vocabulary"),
         (lambda d: d.pop("settings"), "settings"),
     ],
 )

@@ -104,7 +104,7 @@ def test_the_bytes_do_not_depend_on_the_workers(files):
         ({"dev_documents": (1, 2, 3)}, "--dev-documents takes one value .* 3 values for 2 inputs"),
         ({"dev_documents": (12,)}, "has only 12 documents"),
         ({"dev_documents": (1, 0)}, r"\(dev\): .*only one document"),
-        ({"dev_documents": (-1,)}, "--dev-documents at least 0"),
+        ({"dev_documents": (-1,)}, "--dev-documents and --seed at least 0"),
         ({"document_break": ("blank",) * 3}, "--document-break takes one value"),
         ({"max_sequence_length": 4}, "--max-sequence-length must be at least 5"),
         ({"short_sequence_probability": 1.5}, "--short-sequence-probability must"),

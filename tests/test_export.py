@@ -127,7 +127,8 @@ def test_signatures_and_ops(preset, tmp_path):
         "text": text,
         "serving_default": text,
     }
-    for batch, length in ((1, 1), (3, 8), (2, 64)):
+    assert model.signatures["text"](text=tf.constant([], tf.string))["scores"].shape == (0, 3)
+    for batch, length in ((1, 1), (3, 8), (2, 64), (0, 4)):
         ones = {name: tf.ones((batch, length), int32) for name in names}
         outputs = model.signatures["ids"](**ones)
         assert {key: value.shape[0] for key, value in outputs.items()} == dict.fromkeys(

@@ -77,14 +77,16 @@ def check_gradients(model, arrays, inputs, labels, weights=None, loss=CROSS_ENTR
     value = model.train_on_batch(inputs, labels, sample_weight=weights)
     np.testing.assert_allclose(np.ravel(value)[0], arrays["loss"], rtol=TOLERANCE)
     norms = dict(zip(arrays["grad_names"], arrays["grad_norms"], strict=True))
-    # A key bias has no true gradient: what's there is rounding, and grows with the others.
-    floor = max(1e-7, 5e-9 * arrays["grad_global_norm"])
     seen = set()
     for variable, gradient in zip(model.trainable_variables, recorder.recorded, strict=True):
         name = hugging_face_name(variable.path)
         gradient = keras.ops.convert_to_numpy(gradient.value)
         norm = np.sqrt(np.sum(np.square(gradient, dtype="float64")))
-        np.testing.assert_allclose(norm, norms[name], rtol=1e-4, atol=floor, err_msg=name)
+        if name.endswith("key.bias"):
+            # It shifts a query's scores alike and has no true gradient: what's there is rounding.
+            assert norm < 2e-8 * arrays["grad_global_norm"]
+        else:
+            np.testing.assert_allclose(norm, norms[name], rtol=1e-4, atol=1e-7, err_msg=name)
         first = (gradient.T if variable.path.endswith("kernel") else gradient).ravel()[:4]
         stored = arrays["grad_first4"][list(arrays["grad_names"]).index(name)][: len(first)]
         np.testing.assert_allclose(first, stored, rtol=1e-3, atol=1e-5, err_msg=name)

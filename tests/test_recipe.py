@@ -28,11 +28,37 @@ def test_new_folder_holds_the_arguments(tmp_path):
 def test_overwrite_removes_the_old_run(tmp_path):
     args = Args(str(tmp_path / "run"))
     folder = start_run(args.output_dir, args)
-    (folder / "old.txt").touch()
+    (folder / "preset").mkdir()
     with pytest.raises(InputError, match="isn't empty"):
         start_run(args.output_dir, args)
-    assert (start_run(args.output_dir, args, resume=True) / "old.txt").exists()
-    assert not (start_run(args.output_dir, args, overwrite=True) / "old.txt").exists()
+    assert (start_run(args.output_dir, args, resume=True) / "preset").exists()
+    assert not (start_run(args.output_dir, args, overwrite=True) / "preset").exists()
+    (folder / "thesis.txt").touch()
+    with pytest.raises(InputError, match=r"holds thesis\.txt"):
+        start_run(args.output_dir, args, overwrite=True)
+
+
+def test_overwrite_of_the_current_folder_and_of_a_link(tmp_path, monkeypatch):
+    start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")
+    for output_dir in (".", str(tmp_path / "link")):
+        start_run(output_dir, Args(output_dir), overwrite=True)
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["args.json"]
+
+
+def test_a_kill_before_the_first_file_leaves_the_folder_usable(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".args.json.unfinished").touch()
+    start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_damaged_arguments(tmp_path, text):
+    folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+    (folder / "args.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"args\.json is damaged"):
+        start_run(folder, Args(str(folder)), resume=True)
 
 
 def test_overwrite_keeps_what_no_recipe_made(tmp_path):
@@ -48,10 +74,10 @@ def test_overwrite_keeps_what_no_recipe_made(tmp_path):
 @pytest.mark.parametrize("field", ["train_file", "input"])
 def test_overwrite_keeps_what_the_command_reads(tmp_path, field):
     folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
-    data = folder / "data.tsv"
+    data = folder / "train.tsv"
     data.touch()
     value = (str(data),) if field == "input" else str(data)
     args = Args(str(folder), **{field: value})
-    with pytest.raises(InputError, match=r"would remove .*data\.tsv"):
+    with pytest.raises(InputError, match=r"would remove .*train\.tsv"):
         start_run(folder, args, overwrite=True)
     assert data.exists()

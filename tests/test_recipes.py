@@ -238,6 +238,12 @@ def test_pretrain_refuses(work, tmp_path, capsys):
     assert "vocabulary" in sentence(data=other, dev_data="")
     assert "nowhere" in sentence(data=tmp_path / "nowhere")
     assert "--evaluate-every at least 0" in sentence(evaluate_every=-2)
+    assert "--seed" in sentence(seed=2**32)
+    shutil.rmtree(other)
+    shutil.copytree(work / "records", other)
+    shard = other / "examples-00000-of-00008.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-3])
+    assert "examples-00000-of-00008.tfrecord has" in sentence(data=other)
     assert "--learning-rate" in sentence(learning_rate=float("nan"))
     assert "isn't a preset" in sentence(checkpoint=tmp_path)
 
@@ -281,6 +287,7 @@ def test_finetune_refuses(work, pretrained, tmp_path, capsys):
     assert "bad.tsv, line 2: the label is empty" in sentence("a\tfine\n\ttext\n")
     assert "holds no rows" in sentence("label\ttext\n")
     assert "one class only" in sentence("a\tfine\n")
+    assert "--learning-rate" in sentence("a\tfine\n", learning_rate=float("nan"))
     assert "dev.tsv, line 2: the label 'b'" in sentence("a\tfine\nc\tfine\n")
     assert "bad.tsv, line 1" in sentence("sentence\tlabel\nfine\ta\n")
     assert "at least 3" in sentence("a\tfine\nb\tbad\n", max_sequence_length=2)

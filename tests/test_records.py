@@ -93,7 +93,7 @@ def test_unusable_folders(tmp_path):
         records.read_manifest(folder)
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     (folder / "manifest.json").write_text(json.dumps(manifest | {"version": 99}))
-    with pytest.raises(InputError, match="is of version 99"):
+    with pytest.raises(InputError, match="version 99 in place of 1"):
         records.read_manifest(folder)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="isn't a manifest"):

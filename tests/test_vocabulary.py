@@ -10,6 +10,8 @@ from keras_bert.data.vocabulary import train_vocabulary
 from keras_bert.errors import InputError
 from keras_bert.tokenizers import SPECIAL_TOKENS, WordPiece
 
+pytest.importorskip("tensorflow_text", reason="the learner is tensorflow_text's")
+
 TEXTS = [
     "The walker walked, walking on walls.",
     "Talkers talk of talking walls; the talk walked on!",

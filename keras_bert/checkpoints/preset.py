@@ -92,6 +92,8 @@ def load(folder: str | os.PathLike[str]) -> Preset:
         described = json.loads(path.read_text(encoding="utf-8"))
         if described["format"] != FORMAT:
             raise ValueError(f"format {described['format']!r} is unknown")
+        if not isinstance(described["labels"], list):
+            raise ValueError(f"labels must be a list, not {described['labels']!r}")
         config_class, build = ARCHITECTURES[described["architecture"]]
         config = config_class.from_dict(described["config"])
         tokenizer = WordPiece(folder / VOCABULARY, **described["tokenizer"])
@@ -103,10 +105,10 @@ def load(folder: str | os.PathLike[str]) -> Preset:
             encoder=encoder,
             tokenizer=tokenizer,
             model=model,
-            labels=tuple(str(label) for label in list(described["labels"])),
+            labels=tuple(str(label) for label in described["labels"]),
             settings=dict(described["settings"]),
         )
-        _check(preset)
+        _check(preset, described)
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -131,8 +133,13 @@ def _is_preset(folder: pathlib.Path) -> bool:
     return described.get("architecture") in ARCHITECTURES
 
 
-def _check(preset: Preset) -> None:
+def _check(preset: Preset, described: dict[str, Any]) -> None:
     """What belongs together must agree."""
+    if preset.tokenizer.vocabulary_hash != described["vocabulary_hash"]:
+        raise ValueError("vocab.txt isn't the vocabulary that the preset was saved with")
+    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    if type(longest) is not int or not 3 <= longest <= preset.config.max_sequence_length:
+        raise ValueError(f"settings have max_sequence_length={longest!r}")
     if preset.tokenizer.vocabulary_size > preset.config.vocabulary_size:
         raise ValueError(
             f"vocab.txt holds {preset.tokenizer.vocabulary_size} tokens, and the token table "
@@ -163,6 +170,7 @@ def _describe(preset: Preset) -> dict[str, Any]:
         "task": {"name": preset.model.name if is_task else "encoder", "arguments": arguments},
         "labels": list(preset.labels),
         "tokenizer": preset.tokenizer.get_config(),
+        "vocabulary_hash": preset.tokenizer.vocabulary_hash,
         "settings": preset.settings,
     }
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_bert.data.examples import Example
+from keras_bert.data.examples import MIN_SEQUENCE_LENGTH, Example
 from keras_bert.errors import InputError
 from keras_bert.tokenizers import WordPiece
 
@@ -63,8 +63,8 @@ def parse(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 def write_shards(
     examples: Iterable[Example], folder: str | os.PathLike[str], num_shards: int
-) -> list[str]:
-    """Deals the examples out to `num_shards` files in turn; returns the names of the files.
+) -> dict[str, int]:
+    """Deals the examples out to `num_shards` files in turn; returns name -> bytes.
 
     The shards get their names when all of them are complete.
     """
@@ -81,7 +81,7 @@ def write_shards(
             writer.close()
     for path in paths:
         tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
-    return names
+    return {name: tf.io.gfile.stat(path).length for name, path in zip(names, paths, strict=True)}
 
 
 def write_manifest(
@@ -90,7 +90,7 @@ def write_manifest(
     settings: dict[str, Any],
     tokenizer: Any,
     counts: dict[str, int],
-    shards: list[str],
+    shards: dict[str, int],
 ) -> dict[str, Any]:
     """Writes `vocab.txt`, then `manifest.json`, with which the folder is complete.
 
@@ -99,7 +99,7 @@ def write_manifest(
         settings: What the examples were made with; at least `max_sequence_length`.
         tokenizer: The `WordPiece` that made the ids.
         counts: At least `examples`.
-        shards: Names of the shards, in order.
+        shards: Name -> bytes of the shards, in order.
 
     Returns:
         The manifest, as `read_manifest` returns it.
@@ -159,19 +159,38 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             manifest = json.loads(file.read())
-        version, shards = manifest["version"], manifest["shards"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        if manifest["version"] != VERSION:
+            raise ValueError(f"version {manifest['version']} in place of {VERSION}")
+        _check_fields(manifest)
+        shards = dict(manifest["shards"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} isn't a manifest of pretraining data ({error!r}): make the data again."
         ) from error
-    if version != VERSION:
-        raise InputError(
-            f"{path} is of version {version}, and version {VERSION} is needed: make the data again."
-        )
-    missing = [name for name in shards if name not in names]
-    if missing:
-        raise InputError(f"{folder} lacks {missing[0]}: copy it there, or make the data again.")
+    for name, size in shards.items():
+        if name not in names:
+            raise InputError(f"{folder} lacks {name}: copy it there, or make the data again.")
+        found = tf.io.gfile.stat(tf.io.gfile.join(folder, name)).length
+        if found != size:
+            raise InputError(
+                f"{folder}/{name} has {found} bytes in place of {size}: copy it again, or make "
+                "the data again."
+            )
     return manifest
+
+
+def _check_fields(manifest: dict[str, Any]) -> None:
+    """What training reads must be there and make sense."""
+    tokenizer, length = manifest["tokenizer"], manifest["settings"]["max_sequence_length"]
+    size = tokenizer["vocabulary_size"]
+    whole = [length, size, manifest["counts"]["examples"], tokenizer["pad_id"]]
+    ids = [tokenizer["mask_id"], *tokenizer["special_ids"]]
+    if not all(type(number) is int and number >= 0 for number in (*whole, *ids)):
+        raise ValueError("a size, a count or an id isn't a whole number")
+    if length < MIN_SEQUENCE_LENGTH or max(ids) >= size:
+        raise ValueError("max_sequence_length is too small, or an id outside the vocabulary")
+    if not isinstance(tokenizer["config"]["lowercase"], bool) or not manifest["shards"]:
+        raise ValueError("lowercase isn't true or false, or there are no shards")
 
 
 def check_manifest(

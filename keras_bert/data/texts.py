@@ -41,7 +41,7 @@ def read_labelled_texts(path: str | os.PathLike[str]) -> list[LabelledText]:
         fault = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{path}, line {fault}: not UTF-8. Convert the file to UTF-8.") from error
     lines = [line.removesuffix("\r") for line in content.split("\n")]
-    header = lines[0].split("\t")
+    header = [name.strip().lower() for name in lines[0].split("\t")]
     named = {"label", "text"} <= set(header)
     if not named and {"label", "text"} & set(header):
         raise InputError(

@@ -57,8 +57,12 @@ class BertConfig:
             )
         for name in ("dropout", "attention_dropout"):
             rate = getattr(self, name)
-            if not 0 <= rate < 1:
+            if not isinstance(rate, float | int) or not 0 <= rate < 1:
                 raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={rate!r}.")
+        for name in ("norm_epsilon", "initializer_range"):
+            number = getattr(self, name)
+            if not isinstance(number, float | int) or not 0 < number < 1:
+                raise ValueError(f"`{name}` must be in (0, 1). Received: {name}={number!r}.")
         if self.hidden_dim % self.num_heads:
             raise ValueError(
                 "`hidden_dim` must be a multiple of `num_heads`. "
