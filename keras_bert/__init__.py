@@ -32,7 +32,7 @@ def _check_installation() -> None:
 
 _check_installation()
 
-from keras_bert import layers, models, tasks, training  # noqa: E402
+from keras_bert import checkpoints, layers, models, tasks, training  # noqa: E402
 from keras_bert.checkpoints import Preset, load, save  # noqa: E402
 from keras_bert.models import BertConfig, bert  # noqa: E402
 from keras_bert.tokenizers import WordPiece  # noqa: E402
@@ -42,6 +42,7 @@ __all__ = [
     "Preset",
     "WordPiece",
     "bert",
+    "checkpoints",
     "data",
     "export_saved_model",
     "layers",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_bert.layers import EncoderBlock, MaskedLMHead, OutputBias
 from keras_bert.layers.initializers import truncated_normal
@@ -76,3 +77,81 @@ def _dense(encoder: keras.Model, units: int, name: str) -> keras.layers.Dense:
 
 def _last_block(encoder: keras.Model) -> EncoderBlock:
     return [layer for layer in encoder.layers if isinstance(layer, EncoderBlock)][-1]
+
+
+def next_sentence(encoder: keras.Model) -> Model:
+    """Next-sentence prediction alone: logits `next_sentence`, float (B, 2), 0 = B follows A."""
+    logits = _dense(encoder, 2, "next_sentence")(encoder.output["pooled_output"])
+    return Model(encoder.input, {"next_sentence": logits}, name="next_sentence")
+
+
+def token_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.1) -> Model:
+    """Classifies every token, as for names of people and places.
+
+    Output `labels`: logits, float (B, T, C).
+
+    References:
+        - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 5.3.
+    """
+    x = keras.layers.Dropout(dropout, name="labels_dropout")(encoder.output["sequence_output"])
+    logits = _dense(encoder, num_classes, "labels")(x)
+    return Model(encoder.input, {"labels": logits}, name="token_classifier")
+
+
+def span_classifier(encoder: keras.Model) -> Model:
+    """Finds where an answer starts and ends.
+
+    Outputs `start` and `end`: logits over the positions, each float (B, T).
+
+    References:
+        - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.2.
+    """
+    logits = _dense(encoder, 2, "span")(encoder.output["sequence_output"])  # (B, T, 2)
+    outputs = {"start": logits[:, :, 0], "end": logits[:, :, 1]}
+    return Model(encoder.input, outputs, name="span_classifier")
+
+
+def multiple_choice(encoder: keras.Model, dropout: float = 0.1) -> Model:
+    """Chooses one of K texts, each scored on its own by its pooled vector.
+
+    The inputs have the encoder's names and one axis more: int (B, K, T). Output `label`:
+    logits over the choices, float (B, K).
+
+    References:
+        - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.4.
+    """
+    inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder.input}
+    rows = {name: FoldChoices(name=f"fold_{name}")(x) for name, x in inputs.items()}
+    x = encoder(rows)["pooled_output"]  # (B * K, D)
+    x = keras.layers.Dropout(dropout, name="label_dropout")(x)
+    scores = _dense(encoder, 1, "label")(x)  # (B * K, 1)
+    logits = UnfoldChoices(name="unfold")(scores, inputs["token_ids"])
+    return Model(inputs, {"label": logits}, name="multiple_choice")
+
+
+@keras.saving.register_keras_serializable("keras_bert")
+class FoldChoices(keras.layers.Layer):
+    """Makes each choice a row of its own: int (B, K, T) -> int (B * K, T)."""
+
+    def call(self, x: Any) -> Any:
+        """Joins the first two axes."""
+        return ops.reshape(x, (-1, ops.shape(x)[2]))
+
+    def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """B * K is known to a batch alone."""
+        return (None, x_shape[2])
+
+
+@keras.saving.register_keras_serializable("keras_bert")
+class UnfoldChoices(keras.layers.Layer):
+    """Gathers the choices' scores: float (B * K, 1), int (B, K, T) -> float (B, K)."""
+
+    def call(self, scores: Any, choices: Any) -> Any:
+        """Reads K from the choices."""
+        return ops.reshape(scores, (-1, ops.shape(choices)[1]))
+
+    def compute_output_shape(
+        self, scores_shape: tuple[int | None, ...], choices_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """A row for each of the B questions."""
+        return choices_shape[:2]

@@ -52,11 +52,23 @@ def test_classifier_round_trip(classifier, tmp_path):
     )
 
 
-@pytest.mark.parametrize("task", ["encoder", "pretraining", "masked_lm"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "encoder",
+        "pretraining",
+        "masked_lm",
+        "next_sentence",
+        "token_classifier",
+        "span_classifier",
+        "multiple_choice",
+    ],
+)
 def test_other_tasks_round_trip(classifier, tmp_path, task):
     model = classifier.encoder
     if task != "encoder":
-        model = getattr(keras_bert.tasks, task)(classifier.encoder)
+        arguments = {"num_classes": 3} if task == "token_classifier" else {}
+        model = getattr(keras_bert.tasks, task)(classifier.encoder, **arguments)
     keras_bert.save(dataclasses.replace(classifier, model=model, labels=()), tmp_path / "preset")
     again = keras_bert.load(tmp_path / "preset").model
     assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
@@ -84,7 +96,7 @@ def test_a_preset_is_replaced_and_nothing_else_is(classifier, tmp_path):
 def test_missing_file(classifier, tmp_path, name):
     keras_bert.save(classifier, tmp_path / "preset")
     (tmp_path / "preset" / name).unlink()
-    with pytest.raises(InputError, match=f"has no {name}"):
+    with pytest.raises(InputError, match=f"has no {name}|isn't a checkpoint"):
         keras_bert.load(tmp_path / "preset")
 
 
@@ -145,3 +157,31 @@ def test_damaged_weights(classifier, tmp_path):
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match=r"weights\.h5 is damaged"):
         keras_bert.load(tmp_path / "preset")
+
+
+@pytest.mark.parametrize("format", ["preset", "huggingface", "google"])
+def test_formats_are_told_by_their_files(classifier, tmp_path, format):
+    if format == "google":
+        pytest.importorskip("tensorflow")
+        config = dataclasses.replace(classifier.config, norm_epsilon=1e-12)
+        encoder = keras_bert.bert(config)
+        model = keras_bert.tasks.text_classifier(encoder, 2)
+        classifier = dataclasses.replace(classifier, config=config, encoder=encoder, model=model)
+    keras_bert.save(classifier, tmp_path / "a", format=format)
+    assert keras_bert.checkpoints.format_of(tmp_path / "a") == format
+    again = keras_bert.load(tmp_path / "a")
+    assert again.config == classifier.config
+    assert again.labels == classifier.labels
+    for ours, theirs in zip(again.model.weights, classifier.model.weights):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(ours.value), keras.ops.convert_to_numpy(theirs.value)
+        )
+
+
+def test_no_checkpoint_at_all(classifier, tmp_path):
+    with pytest.raises(InputError, match="isn't a checkpoint"):
+        keras_bert.load(tmp_path)
+    with pytest.raises(InputError, match="isn't a folder"):
+        keras_bert.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="format='onnx'"):
+        keras_bert.save(classifier, tmp_path / "a", format="onnx")

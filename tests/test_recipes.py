@@ -214,6 +214,23 @@ def test_finetune_and_export(work, pretrained, tmp_path):
     assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
 
 
+def test_convert_there_and_back(pretrained, tmp_path):
+    formats = ["huggingface", "google", "preset"]
+    source = pretrained / "preset"
+    for name in formats:
+        metrics = run("convert", checkpoint=source, format=name, output_dir=tmp_path / name)
+        assert metrics["max_difference"] == 0
+        assert metrics["tensors_read"] == metrics["weights_assigned"] > 0
+        source = tmp_path / name
+    first = keras_bert.load(pretrained / "preset").model.get_weights()
+    for ours, theirs in zip(keras_bert.load(source).model.get_weights(), first):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(InputError, match="isn't empty"):
+        run("convert", checkpoint=source, format="google", output_dir=tmp_path / "google")
+    with pytest.raises(InputError, match="must be another folder"):
+        run("convert", checkpoint=source, format="preset", output_dir=source, overwrite=True)
+
+
 def refused(capsys, name, output_dir, **arguments):
     """Runs a recipe that must refuse its input; returns the sentence."""
     with pytest.raises((InputError, FileNotFoundError)) as caught:
@@ -245,7 +262,7 @@ def test_pretrain_refuses(work, tmp_path, capsys):
     shard.write_bytes(shard.read_bytes()[:-3])
     assert "examples-00000-of-00008.tfrecord has" in sentence(data=other)
     assert "--learning-rate" in sentence(learning_rate=float("nan"))
-    assert "isn't a preset" in sentence(checkpoint=tmp_path)
+    assert "isn't a checkpoint" in sentence(checkpoint=tmp_path)
 
 
 def test_position_table_that_is_too_short(work, tmp_path, capsys):

@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 from keras_bert import tasks
+from keras_bert.checkpoints.parity import Report
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.models import ARCHITECTURES
@@ -53,7 +54,7 @@ CONFIG, VOCABULARY, WEIGHTS = FILES = ("config.json", "vocab.txt", "weights.h5")
 FORMAT = 1
 
 
-def save(preset: Preset, folder: str | os.PathLike[str]) -> None:
+def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
     """Writes the preset's folder; an older preset there is replaced once the new one is whole.
 
     Raises:
@@ -76,7 +77,7 @@ def save(preset: Preset, folder: str | os.PathLike[str]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: str | os.PathLike[str]) -> Preset:
+def read(folder: str | os.PathLike[str]) -> Preset:
     """Reads a preset's folder.
 
     Raises:
@@ -121,8 +122,22 @@ def load(folder: str | os.PathLike[str]) -> Preset:
 TASKS: dict[str, Callable[..., keras.Model]] = {
     "pretraining": tasks.pretraining,
     "masked_lm": tasks.masked_lm,
+    "next_sentence": tasks.next_sentence,
     "text_classifier": tasks.text_classifier,
+    "token_classifier": tasks.token_classifier,
+    "span_classifier": tasks.span_classifier,
+    "multiple_choice": tasks.multiple_choice,
 }
+# A task with classes -> its output; the dropout before it is called `<output>_dropout`.
+CLASSES = {"text_classifier": "label", "token_classifier": "labels"}
+
+
+def read_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, Report]:
+    """`read`, and the account of it: every weight is there, or `read` refuses the folder."""
+    preset = read(folder)
+    paths = [weight.path for weight in preset.model.weights]
+    source = str(pathlib.Path(folder) / WEIGHTS)
+    return preset, Report(source=source, read=paths, assigned=paths)
 
 
 def _is_preset(folder: pathlib.Path) -> bool:
@@ -145,8 +160,8 @@ def _check(preset: Preset, described: dict[str, Any]) -> None:
             f"vocab.txt holds {preset.tokenizer.vocabulary_size} tokens, and the token table "
             f"{preset.config.vocabulary_size} rows"
         )
-    if preset.labels and preset.model.name == "text_classifier":
-        num_classes = preset.model.output["label"].shape[-1]
+    if preset.labels and preset.model.name in CLASSES:
+        num_classes = preset.model.output[CLASSES[preset.model.name]].shape[-1]
         if len(preset.labels) != num_classes:
             raise ValueError(f"{len(preset.labels)} labels for {num_classes} classes")
 
@@ -160,8 +175,11 @@ def _describe(preset: Preset) -> dict[str, Any]:
             f"Received: a model named {preset.model.name!r}."
         )
     arguments: dict[str, Any] = {}
-    if preset.model.name == "text_classifier":
-        arguments["num_classes"] = preset.model.output["label"].shape[-1]
+    output = CLASSES.get(preset.model.name)
+    if is_task and output:
+        arguments["num_classes"] = preset.model.output[output].shape[-1]
+        arguments["dropout"] = preset.model.get_layer(f"{output}_dropout").rate
+    elif is_task and preset.model.name == "multiple_choice":
         arguments["dropout"] = preset.model.get_layer("label_dropout").rate
     return {
         "format": FORMAT,
