@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_bert.checkpoints import Preset
 from keras_bert.errors import InputError
+from keras_bert.files import replacing
 
 IDS = ("token_ids", "segment_ids", "padding_mask")
 
@@ -73,7 +72,8 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
         "text": module.text.get_concrete_function(),
         "serving_default": module.text.get_concrete_function(),
     }
-    _save(module, target, signatures)
+    with replacing(target) as unfinished:
+        tf.saved_model.save(module, str(unfinished), signatures=signatures)
     return target
 
 
@@ -93,12 +93,3 @@ def check_exportable(preset: Preset) -> None:
             "Only text classifiers with labels can be exported so far: fine-tune the preset "
             f"with finetune_classifier.py first. Received: a preset of {preset.model.name}."
         )
-
-
-def _save(module: tf.Module, target: pathlib.Path, signatures: dict[str, Any]) -> None:
-    """Saves beside the target and renames: a server never sees half a model."""
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.parent.mkdir(parents=True, exist_ok=True)
-    tf.saved_model.save(module, str(unfinished), signatures=signatures)
-    os.replace(unfinished, target)

@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import pytest
 from conftest import TESTS
-from hugging_face_names import assign, hugging_face_name
 
 import keras_bert
+from keras_bert.checkpoints.huggingface import hugging_face_name
 from keras_bert.models import attention_maps
 
 TOLERANCE = 1e-5
@@ -33,6 +33,14 @@ TINY = {
 
 def tiny_encoder(**numbers):
     return keras_bert.bert(keras_bert.BertConfig(**TINY | numbers))
+
+
+def assign(model, tensors):
+    """Sets every weight; torch's kernels are (out, in), ours (in, out)."""
+    for weight in model.weights:
+        name = hugging_face_name(weight.path)
+        tensor = tensors.get(name, tensors.get(name.removeprefix("bert.")))
+        weight.assign(tensor.T if weight.path.endswith("kernel") else tensor)
 
 
 def encoder_inputs(arrays):

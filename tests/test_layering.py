@@ -29,7 +29,7 @@ ARROWS = {
     "data": {"errors", "tokenizers", "unicode_table"},
     "checkpoints": {"errors", "files", "models", "tasks", "tokenizers"},
     "evaluation": {"tokenizers"},
-    "export": {"errors", "checkpoints"},
+    "export": {"errors", "files", "checkpoints"},
     "report": {"files"},
 }
 TENSORFLOW_ROOMS = {"data", "export", "tokenizers", "wordpiece_graph"}

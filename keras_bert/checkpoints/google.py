@@ -29,7 +29,6 @@ import math
 import os
 import pathlib
 import re
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +39,7 @@ from keras_bert import tasks
 from keras_bert.checkpoints import parity
 from keras_bert.checkpoints.preset import Preset
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
+from keras_bert.files import replacing, write_json
 from keras_bert.models import BertConfig, bert
 from keras_bert.tokenizers import WordPiece
 
@@ -160,14 +159,10 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
     if folder.exists() and not (folder.is_dir() and set(os.listdir(folder)) <= FILES):
         raise InputError(f"{folder} exists and holds more than a checkpoint: choose another.")
     described = _describe(preset)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    write_json(unfinished / "bert_config.json", described)
-    preset.tokenizer.save_vocabulary(unfinished / "vocab.txt")
-    _write_tensors(preset, unfinished / CHECKPOINT)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(unfinished, folder)
+    with replacing(folder) as unfinished:
+        write_json(unfinished / "bert_config.json", described)
+        preset.tokenizer.save_vocabulary(unfinished / "vocab.txt")
+        _write_tensors(preset, unfinished / CHECKPOINT)
 
 
 def google_name(path: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import keras
@@ -37,7 +36,7 @@ from keras_bert.checkpoints.safetensors_files import (
     write_safetensors,
 )
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
+from keras_bert.files import replacing, write_json
 from keras_bert.models import BertConfig, bert
 
 # Our task -> Hugging Face's class and the tensors of its heads.
@@ -161,24 +160,16 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
         if others := [name for name in others if name not in OURS]:
             raise InputError(f"{folder} exists and holds {others[0]}: choose another folder.")
     described, tensors = _describe(preset), _tensors(preset)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    old = folder.with_name(f".{folder.name}.old")
-    for rest in (unfinished, old):
-        shutil.rmtree(rest, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    write_json(unfinished / "config.json", described)
-    preset.tokenizer.save_vocabulary(unfinished / "vocab.txt")
     casing, special = describe_tokenizer(preset.tokenizer)
     casing["model_max_length"] = preset.settings.get(
         "max_sequence_length", preset.config.max_sequence_length
     )
-    write_json(unfinished / "tokenizer_config.json", casing | special)
-    write_json(unfinished / "special_tokens_map.json", special)
-    write_safetensors(tensors, unfinished / "model.safetensors")
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(unfinished, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replacing(folder) as unfinished:
+        write_json(unfinished / "config.json", described)
+        preset.tokenizer.save_vocabulary(unfinished / "vocab.txt")
+        write_json(unfinished / "tokenizer_config.json", casing | special)
+        write_json(unfinished / "special_tokens_map.json", special)
+        write_safetensors(tensors, unfinished / "model.safetensors")
 
 
 def hugging_face_name(path: str) -> str:

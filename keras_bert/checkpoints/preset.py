@@ -13,7 +13,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ import numpy as np
 from keras_bert import tasks
 from keras_bert.checkpoints.parity import Report
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
+from keras_bert.files import replacing, write_json
 from keras_bert.models import ARCHITECTURES
 from keras_bert.tokenizers import WordPiece
 
@@ -63,18 +62,10 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
     folder = pathlib.Path(folder)
     if folder.exists() and not _is_preset(folder):
         raise InputError(f"{folder} exists and isn't a preset: choose another folder.")
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    old = folder.with_name(f".{folder.name}.old")
-    for rest in (unfinished, old):
-        shutil.rmtree(rest, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    write_json(unfinished / CONFIG, _describe(preset))
-    preset.tokenizer.save_vocabulary(unfinished / VOCABULARY)
-    _write_weights(preset.model, unfinished / WEIGHTS)
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(unfinished, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replacing(folder) as unfinished:
+        write_json(unfinished / CONFIG, _describe(preset))
+        preset.tokenizer.save_vocabulary(unfinished / VOCABULARY)
+        _write_weights(preset.model, unfinished / WEIGHTS)
 
 
 def read(folder: str | os.PathLike[str]) -> Preset:
