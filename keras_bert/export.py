@@ -34,7 +34,7 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
         The SavedModel's folder.
 
     Raises:
-        InputError: the preset isn't a text classifier with labels; the folder isn't empty;
+        InputError: the preset isn't a text classifier with labels; `folder/1` exists;
             or Keras runs on another backend than TensorFlow.
     """
     check_exportable(preset)

@@ -25,7 +25,7 @@ def pretraining(encoder: keras.Model) -> Model:
     inputs = encoder.input | {"mask_positions": _mask_positions()}
     outputs = {
         "masked_lm": _masked_lm(encoder, inputs["mask_positions"]),
-        "next_sentence": _dense(encoder, 2, "next_sentence")(encoder.output["pooled_output"]),
+        "next_sentence": _dense(encoder, 2, "next_sentence")(_output(encoder, "pooled_output")),
     }
     return Model(inputs, outputs, name="pretraining")
 
@@ -46,7 +46,7 @@ def text_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.1
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.1.
     """
-    x = keras.layers.Dropout(dropout, name="label_dropout")(encoder.output["pooled_output"])
+    x = keras.layers.Dropout(dropout, name="label_dropout")(_output(encoder, "pooled_output"))
     logits = _dense(encoder, num_classes, "label")(x)
     return Model(encoder.input, {"label": logits}, name="text_classifier")
 
@@ -61,8 +61,17 @@ def _masked_lm(encoder: keras.Model, mask_positions: Any) -> Any:
         initializer_range=block.initializer_range,
         name="masked_lm_head",
     )
-    x = head(encoder.output["sequence_output"], mask_positions)
+    x = head(_output(encoder, "sequence_output"), mask_positions)
     return OutputBias(name="masked_lm")(table(x, reverse=True))
+
+
+def _output(encoder: keras.Model, name: str) -> Any:
+    if not isinstance(encoder.output, dict) or name not in encoder.output:
+        raise ValueError(
+            f"`encoder` must have the output {name}: pass the encoder itself, such as "
+            f"`preset.encoder`. Received: a model named {encoder.name!r}."
+        )
+    return encoder.output[name]
 
 
 def _mask_positions() -> Any:
@@ -81,7 +90,7 @@ def _last_block(encoder: keras.Model) -> EncoderBlock:
 
 def next_sentence(encoder: keras.Model) -> Model:
     """Next-sentence prediction alone: logits `next_sentence`, float (B, 2), 0 = B follows A."""
-    logits = _dense(encoder, 2, "next_sentence")(encoder.output["pooled_output"])
+    logits = _dense(encoder, 2, "next_sentence")(_output(encoder, "pooled_output"))
     return Model(encoder.input, {"next_sentence": logits}, name="next_sentence")
 
 
@@ -93,7 +102,7 @@ def token_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 5.3.
     """
-    x = keras.layers.Dropout(dropout, name="labels_dropout")(encoder.output["sequence_output"])
+    x = keras.layers.Dropout(dropout, name="labels_dropout")(_output(encoder, "sequence_output"))
     logits = _dense(encoder, num_classes, "labels")(x)
     return Model(encoder.input, {"labels": logits}, name="token_classifier")
 
@@ -106,7 +115,7 @@ def span_classifier(encoder: keras.Model) -> Model:
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.2.
     """
-    logits = _dense(encoder, 2, "span")(encoder.output["sequence_output"])  # (B, T, 2)
+    logits = _dense(encoder, 2, "span")(_output(encoder, "sequence_output"))  # (B, T, 2)
     outputs = {"start": logits[:, :, 0], "end": logits[:, :, 1]}
     return Model(encoder.input, outputs, name="span_classifier")
 

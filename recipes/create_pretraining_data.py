@@ -206,7 +206,8 @@ def print_examples(folder: os.PathLike[str], tokenizer: WordPiece) -> None:
         token_ids = inputs["token_ids"].numpy()[0, :length]
         print("\ntokens       ", *(tokenizer.vocabulary[i] for i in token_ids))
         print("masked_lm    ", *(tokenizer.vocabulary[i] for i in masked))
-        print("next_sentence", int(labels["next_sentence"][0]))
+        label = int(labels["next_sentence"][0])
+        print("next_sentence", label, ("(B follows A)", "(B is random)")[label])
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ r"""Fine-tune BERT to classify texts (Devlin et al., 2018, section 4.1).
 A file is a table of tab-separated columns whose first line names `label` and `text`; without
 that line, a row is `label <tab> text`.
 
-Expect: 1 minute on two CPU cores for 12 passes over 1,450 sentences with a tiny BERT, as in
-`quickstart.py`: accuracy 0.65 on eight topics, where the commonest has a share of 0.23.
+Expect: 35 seconds on two CPU cores for 12 passes over 1,350 sentences with a tiny BERT, as in
+`quickstart.py`: accuracy 0.64 on eight topics, where the commonest has a share of 0.26.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from keras_bert.files import write_json
 from keras_bert.report import Table, history_curves, write_report
 from keras_bert.training import callbacks
 
+SCORES_NOTE = "Of the epoch with the highest accuracy on the dev file, on that same file."
+
 
 @dataclasses.dataclass(frozen=True)
 class Args:
@@ -37,9 +39,10 @@ class Args:
     checkpoint: str
     """Preset to start from."""
     train_file: str
-    """Table to train on."""
+    """Table to train on: tab-separated columns `label` and `text`, named in the first line or in
+    this order without one."""
     dev_file: str
-    """Table to choose the best epoch by."""
+    """Table to choose the best epoch by, and to score it on."""
     output_dir: str
     """Where the preset, metrics and curves go."""
     max_sequence_length: int = 128
@@ -78,6 +81,8 @@ def main(args: Args) -> dict[str, Any]:
         raise InputError(
             f"{args.train_file} holds one class only, {labels[0]!r}: give at least two."
         )
+    counts = Counter(row.label for row in rows).most_common()
+    print(f"{len(rows)} texts of {len(labels)} classes:", ", ".join(f"{c} {n}" for c, n in counts))
     base = keras_bert.load(args.checkpoint)
     if not 3 <= args.max_sequence_length <= base.config.max_sequence_length:
         raise InputError(
@@ -144,7 +149,9 @@ def main(args: Args) -> dict[str, Any]:
     predicted = [labels[i] for i in logits.argmax(axis=-1)]
     right = np.equal(predicted, [row.label for row in dev_rows])
     commonest = Counter(row.label for row in dev_rows).most_common(1)[0][1] / len(dev_rows)
+    by_epoch = callbacks.read_history(folder / "history.csv")["val_accuracy"]
     metrics = {
+        "best_epoch": int(np.argmax(by_epoch)) + 1,
         "accuracy": round(float(right.mean()), 4),
         "commonest_class_share": round(commonest, 4),
         "train_seconds": round(seconds, 1),
@@ -172,7 +179,7 @@ def report(
         folder / "report.html",
         "Text classification",
         [
-            Table("Scores", ("name", "value"), list(metrics.items())),
+            Table("Scores", ("name", "value"), list(metrics.items()), note=SCORES_NOTE),
             history_curves("Loss", history, "loss", "nats"),
             history_curves("Accuracy", history, "accuracy", "share"),
             Table("Commonest confusions", ("true", "predicted", "texts"), confusions[:20]),

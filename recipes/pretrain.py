@@ -58,7 +58,7 @@ class Args:
     steps: int = 1_000_000
     """Updates in all."""
     evaluate_every: int = 0
-    """Updates between evaluations and checkpoints; 0: a tenth of the run."""
+    """Updates between evaluations and checkpoints, Keras's "epoch"; 0: a tenth of the run."""
     batch_size: int = 256
     """Examples an update."""
     learning_rate: float = 1e-4

@@ -8,7 +8,7 @@ tiny BERT pretrained on them, a classifier that tells which of the eight longest
 sentence comes from, and a SavedModel, which a fresh process that imports TensorFlow alone asks
 about a held-out sentence.
 
-Expect: 2.6 minutes on two CPU cores; accuracy 0.65, the commonest topic's share is 0.23.
+Expect: 2.7 minutes on two CPU cores; accuracy 0.64, the commonest topic's share is 0.26.
 """
 
 from __future__ import annotations
@@ -38,7 +38,17 @@ from keras_bert.training import callbacks
 
 RECIPES = pathlib.Path(__file__).resolve().parent
 NUM_TOPICS = 8
+SCORES = (
+    "accuracy",
+    "commonest_class_share",
+    "masked_lm_loss",
+    "masked_lm_accuracy",
+    "next_sentence_accuracy",
+    "seconds",
+)
 HELD_OUT = 0.2
+RULE = re.compile(r"[-=*+|]{3}|([-=*+|] ){3}")
+PROSE = re.compile(r"[A-Z][\w ,]{40,160}\.")  # a sentence that anyone can read
 QUERY = """
 import json, sys
 import tensorflow as tf
@@ -56,7 +66,7 @@ class Args:
     """Where everything goes."""
     vocabulary_size: int = 4000
     """Tokens of the vocabulary."""
-    pretraining_steps: int = 400
+    pretraining_steps: int = 1000
     """Updates of pretraining."""
     epochs: int = 12
     """Passes of fine-tuning."""
@@ -136,7 +146,7 @@ def main(args: Args) -> dict[str, Any]:
             *("--output-dir", folder / "export"),
         ],
     )
-    label, sentence = dev[0]
+    label, sentence = next(row for row in dev if PROSE.fullmatch(row[1]))
     console.rule("[bold]query, by a process that imports tensorflow alone")
     answer, score = ask(folder / "export" / "1", sentence)
     pretraining, classifier = metrics_of(folder / "pretraining"), metrics_of(folder / "classifier")
@@ -148,12 +158,13 @@ def main(args: Args) -> dict[str, Any]:
         "masked_lm_loss": pretraining["masked_lm_loss"],
         "query": sentence,
         "answer": answer,
+        "right_answer": label,
         "answer_score": round(score, 4),
         "seconds": round(time.perf_counter() - started, 1),
     }
     write_json(folder / "metrics.json", metrics)
-    report(folder, metrics, label)
-    show(console, metrics, label, folder)
+    report(folder, metrics)
+    show(console, metrics, folder)
     return metrics
 
 
@@ -178,10 +189,11 @@ def labelled_sentences(
             for sentence in split_sentences(paragraph):
                 topics_of.setdefault(sentence, set()).add(name)
     # A sentence of several topics has no one right answer; the shortest are headings and code.
+    # Rules and tables aren't sentences.
     rows = [
         (min(names), sentence)
         for sentence, names in topics_of.items()
-        if len(names) == 1 and len(sentence) >= 30
+        if len(names) == 1 and len(sentence) >= 30 and not RULE.search(sentence)
     ]
     random.Random(seed).shuffle(rows)
     num_held_out = round(HELD_OUT * len(rows))
@@ -193,7 +205,8 @@ def corpus(documents: dict[str, list[str]], held_out: set[str]) -> str:
     parts = []
     for paragraphs in documents.values():
         sentences = [s for paragraph in paragraphs for s in split_sentences(paragraph)]
-        parts.append("\n".join(s for s in sentences if s not in held_out))
+        kept = [s for s in sentences if s not in held_out and not RULE.search(s)]
+        parts.append("\n".join(kept))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -232,20 +245,24 @@ def metrics_of(folder: pathlib.Path) -> dict[str, Any]:
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
 
-def report(folder: pathlib.Path, metrics: dict[str, Any], label: str) -> None:
+def report(folder: pathlib.Path, metrics: dict[str, Any]) -> None:
     """The whole path on one page."""
     pretraining = callbacks.read_history(folder / "pretraining" / "history.csv")
     classifier = callbacks.read_history(folder / "classifier" / "history.csv")
     preset = keras_bert.load(folder / "pretraining" / "preset")
     dev = keras_bert.data.pretraining(folder / "records" / "dev", 8, training=False)
-    answer = f"Answer: {metrics['answer']} ({metrics['answer_score']:.0%}). Right: {label}."
-    scores = [(name, value) for name, value in metrics.items() if name not in ("query", "answer")]
+    answer = f"Answer: {metrics['answer']} ({metrics['answer_score']:.0%})."
+    right = f"Right: {metrics['right_answer']}."
+    scores = [(name, metrics[name]) for name in SCORES]
     write_report(
         folder / "report.html",
         "Quickstart: from Python's help to an answered query",
         [
             Table("Scores on held-out text", ("name", "value"), scores),
-            Text("A held-out sentence, asked of the exported model", (metrics["query"], answer)),
+            Text(
+                "A held-out sentence, asked of the exported model",
+                (metrics["query"], answer, right),
+            ),
             history_curves("Pretraining: loss", pretraining, "loss", "nats"),
             history_curves("Pretraining: accuracy", pretraining, "accuracy", "share"),
             Examples(
@@ -258,14 +275,11 @@ def report(folder: pathlib.Path, metrics: dict[str, Any], label: str) -> None:
     )
 
 
-def show(
-    console: rich.console.Console, metrics: dict[str, Any], label: str, folder: pathlib.Path
-) -> None:
+def show(console: rich.console.Console, metrics: dict[str, Any], folder: pathlib.Path) -> None:
     """The end of the run, as a short table."""
     table = rich.table.Table(show_header=False)
     for name, value in metrics.items():
         table.add_row(name.replace("_", " "), str(value))
-    table.add_row("right answer", label)
     console.print(table)
     console.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
 

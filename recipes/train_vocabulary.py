@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import rich.console
 import rich.progress
 
 from keras_bert import recipe
@@ -53,7 +54,9 @@ def main(args: Args) -> dict[str, Any]:
         )
 
     # ---- Train -----------------------------------------------------------------
-    with rich.progress.Progress(transient=True) as progress:
+    with rich.progress.Progress(
+        console=rich.console.Console(stderr=True), transient=True
+    ) as progress:
         lines = read_lines(args.input, progress)
         try:
             tokens = train_vocabulary(lines, args.vocabulary_size, args.lowercase)
