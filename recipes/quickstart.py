@@ -4,9 +4,9 @@ r"""The whole path on real text, from nothing to an answered query, in minutes o
 
 The text is the English help that every Python carries (`pydoc_data.topics`). Each step is one
 of the other recipes, run by the command that's printed: a vocabulary, pretraining examples, a
-tiny BERT pretrained on them, a classifier that tells which of the eight longest help topics a
-sentence comes from (excerpts of others left out), and a SavedModel, which a fresh process that imports TensorFlow alone asks
-about a held-out sentence.
+tiny BERT pretrained on them, a classifier that tells which of the eight longest help topics
+(without excerpts of others) a sentence comes from, and a SavedModel, which a fresh process that
+imports TensorFlow alone asks about a held-out sentence.
 
 Expect: 2.4 minutes on two CPU cores; accuracy 0.71, the commonest topic's share is 0.25.
 """
