@@ -93,3 +93,8 @@ def check_exportable(preset: Preset) -> None:
             "Only text classifiers with labels can be exported so far: fine-tune the preset "
             f"with finetune_classifier.py first. Received: a preset of {preset.model.name}."
         )
+    if preset.settings.get("multi_label"):
+        raise InputError(
+            "A classifier of several labels at once can't be exported so far: the export's scores "
+            "are those of one class among all."
+        )

@@ -85,6 +85,11 @@ def test_a_preset_is_replaced_and_nothing_else_is(classifier, tmp_path):
     (tmp_path / "preset" / "thesis.txt").touch()
     with pytest.raises(InputError, match="preset exists and isn't a preset"):
         keras_bert.save(classifier, tmp_path / "preset")
+    (tmp_path / "empty").mkdir()
+    keras_bert.save(classifier, tmp_path / "empty")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file exists and isn't a preset"):
+        keras_bert.save(classifier, tmp_path / "file")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("Dear", encoding="utf-8")
     with pytest.raises(InputError, match="letters exists and isn't a preset"):
@@ -92,11 +97,18 @@ def test_a_preset_is_replaced_and_nothing_else_is(classifier, tmp_path):
     assert (tmp_path / "letters" / "dear.txt").exists()
 
 
-@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "weights.h5"])
-def test_missing_file(classifier, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config.json", r"has no config\.json"),
+        ("vocab.txt", r"has no vocab\.txt"),
+        ("weights.h5", r"isn't a checkpoint: it holds neither weights\.h5"),
+    ],
+)
+def test_missing_file(classifier, tmp_path, name, message):
     keras_bert.save(classifier, tmp_path / "preset")
     (tmp_path / "preset" / name).unlink()
-    with pytest.raises(InputError, match=f"has no {name}|isn't a checkpoint"):
+    with pytest.raises(InputError, match=message):
         keras_bert.load(tmp_path / "preset")
 
 

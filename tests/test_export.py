@@ -147,6 +147,9 @@ def test_what_can_not_be_exported(preset, tmp_path):
     encoder = dataclasses.replace(preset, model=preset.encoder)
     with pytest.raises(InputError, match="Only text classifiers"):
         keras_bert.export_saved_model(encoder, tmp_path / "a")
+    several = dataclasses.replace(preset, settings=preset.settings | {"multi_label": True})
+    with pytest.raises(InputError, match="several labels at once"):
+        keras_bert.export_saved_model(several, tmp_path / "a")
     keras_bert.export_saved_model(preset, tmp_path / "b")
     with pytest.raises(InputError, match="exists"):
         keras_bert.export_saved_model(preset, tmp_path / "b")

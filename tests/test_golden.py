@@ -90,11 +90,12 @@ def check_gradients(model, arrays, inputs, labels, weights=None, loss=CROSS_ENTR
         name = hugging_face_name(variable.path)
         gradient = keras.ops.convert_to_numpy(gradient.value)
         norm = np.sqrt(np.sum(np.square(gradient, dtype="float64")))
+        floor = 1e-7
         if name.endswith("key.bias"):
-            # It shifts a query's scores alike and has no true gradient: what's there is rounding.
-            assert norm < 2e-8 * arrays["grad_global_norm"]
-        else:
-            np.testing.assert_allclose(norm, norms[name], rtol=1e-4, atol=1e-7, err_msg=name)
+            # It shifts a query's scores alike and has no true gradient: what's there is rounding,
+            # which grows with the other gradients.
+            floor = max(floor, 1e-8 * arrays["grad_global_norm"])
+        np.testing.assert_allclose(norm, norms[name], rtol=1e-4, atol=floor, err_msg=name)
         first = (gradient.T if variable.path.endswith("kernel") else gradient).ravel()[:4]
         stored = arrays["grad_first4"][list(arrays["grad_names"]).index(name)][: len(first)]
         np.testing.assert_allclose(first, stored, rtol=1e-3, atol=1e-5, err_msg=name)

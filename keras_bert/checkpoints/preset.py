@@ -132,11 +132,9 @@ def read_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, Report]:
 
 
 def _is_preset(folder: pathlib.Path) -> bool:
-    """Whether `folder` holds our files and no other, so that it may be replaced."""
-    if {path.name for path in folder.iterdir()} != set(FILES):
-        return False
-    described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    return described.get("architecture") in ARCHITECTURES
+    """Whether `folder` holds our files and no other, or nothing, so that it may be replaced."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    return not names or names == set(FILES)
 
 
 def _check(preset: Preset, described: dict[str, Any]) -> None:
