@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 
@@ -13,7 +12,7 @@ from conftest import TESTS
 
 import keras_bert
 from keras_bert.training import AdamW, Model, WarmupLinear
-from keras_bert.training.model import WeightedMean, weighted_mean
+from keras_bert.training.objective import Objective
 
 TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
 
@@ -43,12 +42,16 @@ def test_readme_script():
         exec(compile(block, "README.md", "exec"), namespace)
 
 
-def test_weighted_mean_of_zero_logits_is_log_of_classes():
-    loss = weighted_mean(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+def objective(loss, names=("label",)):
+    return Objective(list(names), loss)
+
+
+def test_loss_of_zero_logits_is_log_of_classes():
+    mean = objective(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     logits, labels = np.zeros((2, 3, 5), "float32"), np.zeros((2, 3), "int32")
     one = np.array([[1, 0, 0], [0, 0, 0]], "float32")
-    assert math.isclose(float(loss(labels, logits, one)), math.log(5), rel_tol=1e-6)
-    assert float(loss(labels, logits, 0 * one)) == 0.0
+    assert math.isclose(float(mean(labels, logits, one)), math.log(5), rel_tol=1e-6)
+    assert float(mean(labels, logits, 0 * one)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -57,34 +60,64 @@ def test_weighted_mean_of_zero_logits_is_log_of_classes():
     ids=["name", "function", "object"],
 )
 def test_weighted_mean_of_any_form(loss):
-    wrapped = weighted_mean(loss)
-    assert isinstance(wrapped, WeightedMean)
-    value = wrapped(np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.array([3.0, 1.0]))
+    value = objective(loss)(np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.array([3.0, 1.0]))
     assert math.isclose(float(value), (3 * 1 + 1 * 9) / 4, rel_tol=1e-6)
-    again = WeightedMean.from_config(wrapped.get_config())
-    assert again.name == wrapped.name
 
 
 def test_a_function_sees_labels_of_its_predictions_rank():
-    wrapped = weighted_mean(lambda t, p: keras.ops.square(t - p))
+    mean = objective(lambda t, p: keras.ops.square(t - p))
     labels = np.array([1.0, 2, 3, 4], "float32")
-    assert float(wrapped(labels, labels[:, None])) == 0.0
+    assert float(mean(labels, labels[:, None], None)) == 0.0
+
+
+def test_a_function_that_takes_the_mean_itself():
+    mean = objective(lambda t, p: keras.ops.mean(keras.ops.square(t - p)))
+    assert float(mean(np.zeros((2, 1)), np.array([[1.0], [3.0]]), None)) == 5.0
 
 
 def test_a_weight_of_a_row_counts_for_each_of_its_elements():
-    loss = weighted_mean(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    mean = objective(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(2, 3, 5)), rng.integers(0, 5, (2, 3))
-    plain = float(loss(labels, logits))
+    plain = float(mean(labels, logits, None))
     for weights in (np.ones(2), np.ones((2, 1)), np.ones((2, 3)), np.ones((2, 3, 1))):
-        assert math.isclose(float(loss(labels, logits, weights)), plain, rel_tol=1e-6)
-    first = float(loss(labels[:1], logits[:1]))
-    assert math.isclose(float(loss(labels, logits, np.array([1.0, 0]))), first, rel_tol=1e-6)
+        assert math.isclose(float(mean(labels, logits, weights)), plain, rel_tol=1e-6)
+    first = float(mean(labels[:1], logits[:1], None))
+    assert math.isclose(float(mean(labels, logits, np.array([1.0, 0]))), first, rel_tol=1e-6)
+
+
+def test_the_parts_losses_add_up_to_the_batchs():
+    """Whatever the parts' sizes and weights; an empty part adds nothing."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(9, 3, 5)), rng.integers(0, 5, (9, 3))
+    weights = rng.integers(0, 2, (9, 3)).astype("float32")
+    for given in (weights, weights[:, 0], None):
+        mean = objective(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        whole = float(mean(labels, logits, given))
+        totals = mean.totals(labels, given)
+        mean.means["label"].reset_state()
+        cut = [slice(0, 4), slice(4, 9), slice(9, 9)]
+        parts = [
+            float(mean(labels[s], logits[s], None if given is None else given[s], totals, 3))
+            for s in cut
+        ]
+        assert math.isclose(sum(parts), whole, rel_tol=1e-6)
+        assert math.isclose(float(mean.result()), whole, rel_tol=1e-6)
 
 
 def test_a_sum_stays_a_sum():
-    loss = keras.losses.MeanSquaredError(reduction="sum")
-    assert weighted_mean(loss) is loss
+    total = objective(keras.losses.MeanSquaredError(reduction="sum"))
+    labels, outputs = np.zeros((2, 1)), np.array([[1.0], [3.0]])
+    assert float(total(labels, outputs, None)) == 10.0
+    halves = [float(total(labels[i : i + 1], outputs[i : i + 1], None, {}, 2)) for i in (0, 1)]
+    assert halves == [1.0, 9.0]
+
+
+def test_an_unknown_output_is_named():
+    with pytest.raises(ValueError, match=r"`loss` must have keys out of \['label'\].*'lable'"):
+        objective({"lable": "mse"})
+    with pytest.raises(ValueError, match="labels for the output 'label'"):
+        objective("mse")({"other": np.zeros(2)}, {"label": np.zeros((2, 1))}, None)
 
 
 def test_total_loss_is_the_sum_of_the_means():
@@ -136,125 +169,3 @@ def test_compiled_model_round_trips(tmp_path):
     np.testing.assert_allclose(
         again.evaluate(inputs, labels, verbose=0), model.evaluate(inputs, labels, verbose=0)
     )
-
-
-def test_schedule():
-    rate = WarmupLinear(1e-4, 10_000, 1_000_000)
-    expected = {
-        0: 0,
-        1: 1e-8,
-        5000: 5e-5,
-        9999: 9.999e-5,
-        10_000: 1e-4,
-        10_001: 9.999989899e-5,
-        505_000: 5e-5,
-        999_999: 1.0101010101e-10,
-        1_000_000: 0,
-        1_000_001: 0,
-    }
-    for step, value in expected.items():
-        assert math.isclose(float(rate(step)), value, rel_tol=1e-6), step
-    again = WarmupLinear.from_config(json.loads(json.dumps(rate.get_config())))
-    assert again.get_config() == rate.get_config()
-
-
-@pytest.mark.parametrize(("warmup", "total"), [(0, 10), (10, 10), (0, 1)])
-def test_schedule_at_its_edges(warmup, total):
-    rate = WarmupLinear(0.5, warmup, total)
-    values = [float(rate(step)) for step in range(total + 2)]
-    assert np.isfinite(values).all()
-    assert values[0] == (0.5 if warmup == 0 else 0)
-    assert values[total:] == [0, 0]
-
-
-def test_schedule_that_warms_up_longer_than_it_lasts():
-    with pytest.raises(ValueError, match="warmup_updates=20, total_updates=10"):
-        WarmupLinear(0.1, 20, 10)
-
-
-def test_adamw_closed_form():
-    """Two updates of one decayed and one undecayed weight, in float64."""
-    rate, decay, b1, b2, epsilon = 0.1, 0.5, 0.9, 0.999, 1e-6
-    start, gradients = 2.0, (1e-5, -3e-5)
-    kernel = keras.Variable([start], name="kernel")
-    bias = keras.Variable([start], name="bias")
-    optimizer = AdamW(rate, weight_decay=decay)
-    optimizer.build([kernel, bias])
-    expected = {"kernel": start, "bias": start}
-    m = v = 0.0
-    for t, g in enumerate(gradients, 1):
-        gradient = keras.ops.convert_to_tensor([g], "float32")
-        optimizer.apply([gradient, gradient], [kernel, bias])
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
-        step = rate * (m / (1 - b1**t)) / (math.sqrt(v / (1 - b2**t)) + epsilon)
-        expected["kernel"] -= rate * decay * expected["kernel"] + step
-        expected["bias"] -= step
-    for variable in (kernel, bias):
-        assert math.isclose(
-            float(keras.ops.convert_to_numpy(variable.value)[0]),
-            expected[variable.name],
-            rel_tol=2e-6,
-        )
-
-
-def test_only_kernels_and_tables_are_decayed():
-    model = keras_bert.tasks.pretraining(tiny_encoder())
-    optimizer = AdamW()
-    optimizer.build(model.trainable_variables)
-    decayed = {
-        weight.path for weight in model.trainable_weights if optimizer._use_weight_decay(weight)
-    }
-    assert decayed == {
-        weight.path
-        for weight in model.trainable_weights
-        if weight.path.endswith(("/kernel", "/embeddings"))
-    }
-
-
-def test_clip_is_by_the_norm_of_all_gradients():
-    first, second = keras.Variable([0.0, 0.0], name="a"), keras.Variable([0.0], name="b")
-    optimizer = AdamW(1.0, weight_decay=0.0)
-    gradients = [keras.ops.convert_to_tensor(g) for g in ([3.0, 4.0], [12.0])]
-    optimizer.build([first, second])
-    optimizer.apply(gradients, [first, second])
-    # After one update the first moment is a tenth of the clipped gradient, whose norm was 13.
-    moments = [keras.ops.convert_to_numpy(m.value) for m in optimizer._momentums]
-    np.testing.assert_allclose(moments[0], np.array([3, 4]) / 130, rtol=1e-6)
-    np.testing.assert_allclose(moments[1], np.array([12]) / 130, rtol=1e-6)
-
-
-def test_embedding_rows_are_summed_before_the_norm():
-    """The same token twice in a batch: the gradient's norm is that of the sum."""
-    model = keras_bert.tasks.text_classifier(tiny_encoder(), 3, dropout=0.0)
-    inputs, labels = batch()
-    inputs["token_ids"][:] = 7
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(AdamW(1e-9, weight_decay=0.0, global_clipnorm=1e-3), loss)
-    model.train_on_batch(inputs, labels)
-    moments = [keras.ops.convert_to_numpy(m.value) for m in model.optimizer._momentums]
-    norm = math.sqrt(sum(float(np.square(10 * moment).sum()) for moment in moments))
-    assert math.isclose(norm, 1e-3, rel_tol=1e-4)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_learns(policy):
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = keras_bert.tasks.text_classifier(tiny_encoder(), 3, dropout=0.0)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    assert model.output["label"].dtype == "float32"
-    inputs, labels = batch(16)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(AdamW(1e-2), loss)
-    history = model.fit(inputs, labels, epochs=12, verbose=0).history["loss"]
-    assert np.isfinite(history).all()
-    assert history[-1] < history[0] - 0.1
-
-
-def test_beta_of_zero():
-    weight = keras.Variable([1.0], name="kernel")
-    optimizer = AdamW(0.1, weight_decay=0.0, beta_1=0.0)
-    optimizer.build([weight])
-    optimizer.apply([keras.ops.convert_to_tensor([0.5])], [weight])
-    assert math.isclose(float(keras.ops.convert_to_numpy(weight.value)[0]), 0.9, rel_tol=1e-5)

@@ -54,6 +54,7 @@ def pretraining(
 
     Raises:
         InputError: the folder isn't complete, or holds no examples.
+        tf.errors.InvalidArgumentError: in iterating, a record holds an id outside the vocabulary.
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}.")
@@ -79,6 +80,9 @@ def pretraining(
     batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
     options = tf.data.Options()
     options.deterministic = True
+    # Hosts that train together each take their part of every batch, not of the files.
+    policy = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policy.DATA
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
@@ -103,9 +107,15 @@ def _padded(
     """Parses serialized rows and batches them at the full length."""
     length = manifest["settings"]["max_sequence_length"]
     pad_id = manifest["tokenizer"]["pad_id"]
+    num_tokens = manifest["tokenizer"]["vocabulary_size"]
 
     def parse(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         example = records.parse(serialized)
+        # Compiled on an accelerator, a model couldn't say which id it was.
+        for key, limit in (("token_ids", num_tokens), ("segment_ids", 2)):
+            message = f"{key} of a record must be in [0, {limit}): make the data again"
+            tf.debugging.assert_non_negative(example[key], message)
+            tf.debugging.assert_less(example[key], limit, message)
         return {
             "token_ids": example["token_ids"],
             "segment_ids": example["segment_ids"],

@@ -1,7 +1,18 @@
 """Training: one update and what surrounds it, for plain `model.fit`."""
 
 from keras_bert.training.model import Model
-from keras_bert.training.optimizers import AdamW
-from keras_bert.training.schedules import WarmupLinear
+from keras_bert.training.optimizers import AdamW, Lamb
+from keras_bert.training.schedules import WarmupConstant, WarmupLinear, WarmupPolynomial
+from keras_bert.training.strategies import describe_batch, model_parallel, strategy
 
-__all__ = ["AdamW", "Model", "WarmupLinear"]
+__all__ = [
+    "AdamW",
+    "Lamb",
+    "Model",
+    "WarmupConstant",
+    "WarmupLinear",
+    "WarmupPolynomial",
+    "describe_batch",
+    "model_parallel",
+    "strategy",
+]

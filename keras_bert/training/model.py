@@ -1,21 +1,34 @@
-"""The functional model that tasks return: Keras's own, with losses that are weighted means."""
+"""The functional model that tasks return: Keras's own, with the right update everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
+
+from keras_bert.training.objective import Objective
+
+# Each backend's step is a file of its own, and imports its backend alone.
+Loop: Any = importlib.import_module(f"keras_bert.training.{keras.backend.backend()}_loop").Loop
 
 
 @keras.saving.register_keras_serializable("keras_bert")
-class Model(keras.Model):
-    """A functional `keras.Model` whose every loss is a weighted mean over the batch.
+class Model(Loop, keras.Model):
+    """A functional `keras.Model` whose update is defined by the global batch.
 
-    sum(weights * losses) / sum(weights): a position with weight 0 counts in neither sum.
-    Keras divides by the number of positions instead, so that its masked-LM loss shrinks with
-    the padding. The total loss is the plain sum of the outputs' means.
+    The loss of an output is sum(weights * losses) / sum(weights) over the whole batch: a
+    position with weight 0 counts in neither sum. (Keras divides by the number of positions
+    instead, so that its masked-LM loss shrinks with the padding.) The total loss is the plain
+    sum of the outputs' means. The gradient is clipped once it's that of the whole batch, and a
+    schedule counts updates. All this is the same on one device, under any `tf.distribute`
+    strategy, and for any number of micro-batches.
+
+    A step's dropout depends on the seed, the number of updates made, the replica and the
+    micro-batch, and on nothing else, so that a run that goes on from a checkpoint draws what
+    it would have drawn.
 
     Use it for your own head on our encoder:
 
@@ -27,8 +40,7 @@ class Model(keras.Model):
 
     `segment_ids` and `padding_mask` may be left out of the inputs, or be None: zeros and ones.
 
-    What `fit` and `evaluate` show for an epoch is Keras's mean of the batches' losses, weighted
-    by their rows; the updates are exact.
+    `fit` and `evaluate` show the losses' exact means over all weighted elements seen.
     """
 
     def compile(
@@ -36,16 +48,58 @@ class Model(keras.Model):
         optimizer: Any = "rmsprop",
         loss: Any = None,
         *,
+        loss_weights: Any = None,
+        accumulate: int = 1,
         jit_compile: bool | str = "auto",
         **kwargs: Any,
     ) -> None:
-        """Keras's `compile`; a loss whose reduction is a mean becomes a weighted mean."""
-        # On a CPU, TensorFlow's own kernels train BERT faster than XLA's and start at once.
+        """Keras's `compile`, and the number of micro-batches of an update.
+
+        Args:
+            optimizer: A Keras optimizer or its name. Clipping and schedule are its own.
+            loss: A Keras loss for every output, or a dict of them by output name.
+            loss_weights: A factor for each output's loss, in the same form.
+            accumulate: Micro-batches that an update's batch is cut into, on each replica: the
+                memory of a smaller batch, the update of the whole one.
+            jit_compile: Whether XLA compiles the step; "auto" leaves it out on a CPU under
+                TensorFlow, whose own kernels train BERT faster than XLA's there.
+            **kwargs: Keras's other arguments.
+
+        Raises:
+            ValueError: `accumulate` isn't positive, or the optimizer accumulates by itself.
+        """
+        if type(accumulate) is not int or accumulate < 1:
+            raise ValueError(
+                f"`accumulate` must be a positive integer. Received: accumulate={accumulate!r}."
+            )
+        with self.creating_variables():
+            optimizer = keras.optimizers.get(optimizer)
+        if getattr(optimizer, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "`gradient_accumulation_steps` must be left to `model.compile(accumulate=...)`: "
+                "the optimizer's own counts micro-batches as updates. Received: "
+                f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}."
+            )
         on_tensorflow = keras.backend.backend() == "tensorflow"
         if jit_compile == "auto" and on_tensorflow and not keras.distribution.list_devices("gpu"):
             jit_compile = False
-        losses = keras.tree.map_structure(weighted_mean, loss)
-        super().compile(optimizer, loss=losses, jit_compile=jit_compile, **kwargs)
+        self.accumulate = accumulate
+        self.take(optimizer)
+        with self.creating_variables():
+            self._objective = Objective(output_names(self), loss, loss_weights)
+            super().compile(optimizer, jit_compile=jit_compile, **kwargs)
+        self.loss = loss
+        self._losses_of_compile = {"loss": loss, "loss_weights": loss_weights}
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """What `save` stores of `compile`."""
+        if not self.compiled:
+            return {}
+        losses = {
+            name: keras.saving.serialize_keras_object(value)
+            for name, value in self._losses_of_compile.items()
+        }
+        return {**super().get_compile_config(), **losses, "accumulate": self.accumulate}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles again what `save` stored; Keras asks for it beside an own `compile`."""
@@ -53,12 +107,116 @@ class Model(keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
+    def fit(
+        self, x: Any = None, y: Any = None, batch_size: int | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Keras's `fit`, once the batch is known to fit replicas and micro-batches.
+
+        Raises:
+            ValueError: there are no batches, a batch can't be cut into equal parts, or the
+                model wasn't built in the strategy's scope.
+        """
+        if hasattr(x, "cardinality") and int(x.cardinality()) == 0:
+            raise ValueError(
+                "The data set holds no batches: fewer rows than a batch, with `drop_remainder`?"
+            )
+        rows, parts = batch_rows(x, batch_size), self.replicas() * self.accumulate
+        if rows is not None and rows % parts:
+            raise ValueError(
+                f"The batch must be divisible by {self.replicas()} replicas x {self.accumulate} "
+                f"micro-batches = {parts}. Received: batches of {rows}."
+            )
+        return super().fit(x, y, batch_size, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `predict`, to which no rows are no outputs rather than an error."""
+        leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
+        if leaves and all(hasattr(leaf, "shape") and leaf.shape[:1] == (0,) for leaf in leaves):
+            row = keras.tree.map_structure(
+                lambda leaf: None if leaf is None else np.zeros((1, *leaf.shape[1:]), leaf.dtype), x
+            )
+            outputs = super().predict(row, *args, **kwargs)
+            return keras.tree.map_structure(lambda output: output[:0], outputs)
+        return super().predict(x, *args, **kwargs)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+        *,
+        totals: Any = None,
+        parts: int = 1,
+        additional: Any = None,
+    ) -> Any:
+        """The loss of one of a batch's `parts`: the parts' losses add up to the batch's.
+
+        Args:
+            x: Not used.
+            y: Labels in the form of the outputs.
+            y_pred: The outputs.
+            sample_weight: None, an array for all outputs, or a dict of them.
+            training: Not used.
+            totals: The whole batch's `Objective.totals`; None: this part is the whole.
+            parts: Replicas times micro-batches.
+            additional: The sum of the layers' own losses, such as regularizers'; None: asked
+                for here.
+        """
+        loss = self._objective(y, y_pred, sample_weight, totals, parts)
+        if additional is None:
+            additional = self._sum_of_own_losses()
+        if additional is not None:
+            self._objective.additional.update_state(ops.stop_gradient(additional))
+            loss = loss + additional / parts
+        return loss
+
+    @property
+    def metrics(self) -> list[Any]:
+        """Keras's metrics, and the means of the losses."""
+        if not self.compiled:
+            return super().metrics
+        return [*super().metrics, *self._objective.means.values(), self._objective.additional]
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        """All metrics; `loss` is the sum of the outputs' mean losses, as they're shown."""
+        results = super().get_metrics_result()
+        results.pop(self._objective.additional.name)
+        results["loss"] = self._objective.result()
+        if len(self._objective.means) == 1:
+            [mean] = self._objective.means.values()
+            results.pop(mean.name)
+        return results
+
     # Keras checks the inputs' names in `__call__`, and JAX's loop goes straight to `call`.
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(self._with_defaults(inputs), *args, **kwargs)
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().call(self._with_defaults(inputs), *args, **kwargs)
+    # Keras reads the signature: without `training` in it, dropout would stay off.
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        return super().call(self._with_defaults(inputs), training=training, mask=mask)
+
+    def _sum_of_own_losses(self) -> Any:
+        losses = [ops.sum(ops.cast(loss, keras.config.floatx())) for loss in self.losses]
+        return sum(losses) if losses else None
+
+    def _draw_by_update(self, update: Any, replica: Any, micro_batch: Any) -> None:
+        """Sets every random layer's state to a function of these three and of its seed.
+
+        To be called in a `keras.StatelessScope`, which keeps the variables themselves as they
+        are. A state is (seed, count of draws); a layer draws at most 64 times a step.
+        """
+        # Odd numbers far apart: no sum of a few of them is another's.
+        place = ops.cast(replica, "int32") * 0x1E3779B1 + ops.cast(micro_batch, "int32") * 0x5EBCA77
+        for state in self._random_states:
+            seed = state.value[0] + ops.cast(place, state.dtype)
+            count = ops.cast(update, state.dtype) * 64
+            state.assign(ops.stack([seed, count]))
+
+    @property
+    def _random_states(self) -> list[keras.Variable]:
+        return [v for v in self.non_trainable_variables if v.name == "seed_generator_state"]
 
     def _with_defaults(self, inputs: Any) -> Any:
         if not isinstance(inputs, dict) or inputs.get("token_ids") is None:
@@ -76,61 +234,18 @@ class Model(keras.Model):
         return filled
 
 
-def weighted_mean(loss: Any) -> Any:
-    """Wraps a Keras loss (an object, its name or a function) whose reduction is a mean."""
-    if loss is None or isinstance(loss, WeightedMean):
-        return loss
-    loss = keras.losses.get(loss)
-    # An object that sums, or doesn't reduce at all, is what the user asked for.
-    means = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
-    return WeightedMean(loss) if getattr(loss, "reduction", "mean") in means else loss
+def batch_rows(x: Any, batch_size: int | None) -> int | None:
+    """Rows of a batch that `fit` will take from `x`, where they're known before it begins."""
+    if batch_size is not None:
+        return batch_size
+    spec = getattr(x, "element_spec", None)
+    if spec is not None:
+        return next((leaf.shape[0] for leaf in keras.tree.flatten(spec) if leaf is not None), None)
+    return 32 if all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x)) else None
 
 
-@keras.saving.register_keras_serializable("keras_bert")
-class WeightedMean(keras.losses.Loss):
-    """sum(weights * losses) / sum(weights) of another loss's values; 0 if no weight is above 0.
-
-    Args:
-        loss: A `keras.losses.Loss` or a function of (y_true, y_pred), one value an element.
-    """
-
-    def __init__(self, loss: Callable[[Any, Any], Any], name: str | None = None) -> None:
-        name = name or getattr(loss, "name", None) or loss.__name__
-        super().__init__(name=name, reduction="mean_with_sample_weight")
-        self.loss = loss
-
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        y_true = ops.convert_to_tensor(y_true, self.dtype)
-        y_pred = ops.convert_to_tensor(y_pred, self.dtype)
-        if isinstance(self.loss, keras.losses.Loss):
-            values = self.loss.call(y_true, y_pred)
-        else:
-            # Keras aligns labels (B,) and predictions (B, 1) for a function as well.
-            if y_pred.shape[-1] == 1 or len(y_true.shape) > len(y_pred.shape):
-                y_true = with_rank_of(y_pred, y_true)
-            values = self.loss(y_true, y_pred)
-        if sample_weight is not None:
-            weights = ops.convert_to_tensor(sample_weight, self.dtype)
-            # A weight for a whole row counts for each of its elements.
-            weights = ops.broadcast_to(with_rank_of(values, weights), ops.shape(values))
-            return super().__call__(values, values, weights)
-        return super().__call__(values, values)
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        return y_pred  # `__call__` has computed the values; Keras weighs and sums them.
-
-    def get_config(self) -> dict[str, Any]:
-        return {"loss": keras.losses.serialize(self.loss), "name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> WeightedMean:
-        return cls(keras.losses.deserialize(config["loss"]), config["name"])
-
-
-def with_rank_of(like: Any, x: Any) -> Any:
-    """Adds last axes of size 1 to `x`, or takes one away, until its rank is that of `like`."""
-    if len(x.shape) == len(like.shape) + 1 and x.shape[-1] == 1:
-        return ops.squeeze(x, axis=-1)
-    while len(x.shape) < len(like.shape):
-        x = x[..., None]
-    return x
+def output_names(model: keras.Model) -> list[str]:
+    """Names of a functional model's outputs, in order: a dict's keys, or the layers'."""
+    if isinstance(model.output, dict):
+        return list(model.output)
+    return list(model.output_names)

@@ -1,33 +1,68 @@
-"""AdamW as the paper used it, with epsilon where Kingma and Ba put it."""
+"""AdamW as the paper used it, with epsilon where Kingma and Ba put it, and LAMB."""
 
 from __future__ import annotations
 
+import importlib
 import math
+import re
 from typing import Any
 
 import keras
 from keras import ops
 
+# TensorFlow has a kernel for Adam; the others run small operations as fast, or fuse them.
+KERNEL: Any = None
+if keras.backend.backend() == "tensorflow":
+    KERNEL = importlib.import_module("keras_bert.training.tensorflow_adam")
+
 # The last part of a weight's path: biases, and the scale and shift of every layer norm.
 NOT_DECAYED = ("bias", "gamma", "beta")
+# Where a weight lies in the stack, by the first part of its path.
+EMBEDDINGS = re.compile(r"(^|/)(token|segment|position)_embedding/|(^|/)embedding_norm/")
+BLOCK = re.compile(r"(?:^|/)block_(\d+)/")
 
 
 @keras.saving.register_keras_serializable("keras_bert")
-class AdamW(keras.optimizers.AdamW):
+class AdamW(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, for pretraining and fine-tuning BERT.
 
     m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
-    w = w - rate * decay * w - rate * m' / (sqrt(v') + epsilon), with m' = m / (1 - b1^t) and
+    w = w - rate * (m' / (sqrt(v') + epsilon) + decay * w), with m' = m / (1 - b1^t) and
     v' = v / (1 - b2^t). Keras's own AdamW adds epsilon before that correction: at the paper's
     1e-6 its first updates are a third of these.
 
-    Weights are decayed, except biases and layer norms. The gradient is clipped by its global
-    norm, to 1.0.
+    Biases and layer norms aren't decayed, by the last part of their path. The gradient is
+    clipped by its global norm. With `use_ema=True`, as with Keras's own, a moving average of
+    the weights takes their place at the end of `fit`, and every `ema_overwrite_frequency`
+    updates; `keras.callbacks.SwapEMAWeights` evaluates with it in between.
+
+    Args:
+        learning_rate: A float or a schedule.
+        weight_decay: Of the kernels and tables, times the rate.
+        beta_1: Decay of the first moment.
+        beta_2: Decay of the second.
+        epsilon: Added to the root of the second moment.
+        bias_correction: Whether m' and v' are as above; False: m' = m and v' = v, as in
+            Google's BERT, whose first updates are three to six times as large.
+        layer_decay: What the rate is multiplied by for each step down the stack: heads and
+            pooler learn at the full rate, the top block at `layer_decay` times that, the one
+            below at its square, and the embeddings below `block_0` slowest. 1 is one rate for
+            all.
+        global_clipnorm: Greatest norm of all gradients together; None: they aren't clipped.
+        name: The optimizer's name.
+        **kwargs: Other arguments of `keras.optimizers.Optimizer`, such as `use_ema`.
+
+    Raises:
+        ValueError: `layer_decay` isn't in (0, 1], or, on building, is less than 1 and no
+            weight lies in a `block_0` or an embedding.
 
     References:
         - [Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980), algorithm 1.
         - [Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101), algorithm 2.
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), appendix A.2.
+        - `bias_correction=False`: `AdamWeightDecayOptimizer` of
+          [google-research/bert](https://github.com/google-research/bert), optimization.py.
+        - `layer_decay`: [Sun et al., 2019](https://arxiv.org/abs/1905.05583), section 5.3.2.
     """
 
     def __init__(
@@ -37,6 +72,8 @@ class AdamW(keras.optimizers.AdamW):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
+        bias_correction: bool = True,
+        layer_decay: float = 1.0,
         global_clipnorm: float | None = 1.0,
         name: str = "adamw",
         **kwargs: Any,
@@ -44,13 +81,32 @@ class AdamW(keras.optimizers.AdamW):
         super().__init__(
             learning_rate=learning_rate,
             weight_decay=weight_decay,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
             global_clipnorm=global_clipnorm,
             name=name,
             **kwargs,
         )
+        if not 0 < layer_decay <= 1:
+            raise ValueError(
+                "`layer_decay` must be greater than 0 and at most 1. Received: "
+                f"layer_decay={layer_decay}."
+            )
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.bias_correction = bias_correction
+        self.layer_decay = layer_decay
+
+    def build(self, variables: list[Any]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums, self._velocities = self.add_optimizer_variables(
+            variables, ["momentum", "velocity"]
+        )
+        # By index: TensorFlow's updates are handed its own variables, whose names aren't paths.
+        paths = [variable.path for variable in variables]
+        self._decayed = [path.rsplit("/", 1)[-1] not in NOT_DECAYED for path in paths]
+        self._rate_factors = rate_factors(paths, self.layer_decay)
 
     def apply(self, grads: list[Any], trainable_variables: list[Any] | None = None) -> None:
         # TensorFlow hands an embedding's gradient over as one row a token. Their norm isn't
@@ -66,30 +122,131 @@ class AdamW(keras.optimizers.AdamW):
         super().apply(dense, trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        rate = self._rate(variable, learning_rate)
+        if KERNEL is None or keras.backend.standardize_dtype(variable.dtype) != "float32":
+            self.assign_sub(variable, rate * self._direction(gradient, variable))
+            return
+        if self._is_decayed(variable):
+            self.assign(variable, variable * (1 - rate * self.weight_decay))
+        index = self._get_variable_index(variable)
+        betas = KERNEL.rounded(self.beta_1), KERNEL.rounded(self.beta_2)
+        KERNEL.adam_update(
+            variable,
+            (self._momentums[index], self._velocities[index]),
+            gradient,
+            rate,
+            (self._correction(betas[0]), self._correction(betas[1])),
+            betas=betas,
+            epsilon=self.epsilon,
+        )
+
+    def _rate(self, variable: Any, learning_rate: Any) -> Any:
+        factor = self._rate_factors[self._get_variable_index(variable)]
+        return ops.cast(learning_rate, variable.dtype) * factor
+
+    def _direction(self, gradient: Any, variable: Any) -> Any:
+        """Where the weight is to go, per unit of the rate; updates the moments."""
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
         gradient = ops.cast(gradient, variable.dtype)
         self.assign_add(m, (gradient - m) * (1 - self.beta_1))
         self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
 
-        step = ops.cast(self.iterations + 1, variable.dtype)
-        corrected_m = m / one_minus_power(self.beta_1, step)
-        corrected_v = v / one_minus_power(self.beta_2, step)
-        rate = ops.cast(learning_rate, variable.dtype)
-        self.assign_sub(variable, rate * corrected_m / (ops.sqrt(corrected_v) + self.epsilon))
+        c1 = ops.cast(self._correction(self.beta_1), variable.dtype)
+        c2 = ops.cast(self._correction(self.beta_2), variable.dtype)
+        direction = (m / c1) / (ops.sqrt(v / c2) + self.epsilon)
+        if self._is_decayed(variable):
+            direction = direction + self.weight_decay * variable
+        return direction
 
-    def build(self, variables: list[Any]) -> None:
-        super().build(variables)
-        self._decayed = [
-            variable.path.rsplit("/", 1)[-1] not in NOT_DECAYED for variable in variables
-        ]
+    def _correction(self, beta: float) -> Any:
+        """1 - beta^t, without the digits that subtracting from 1 in float32 would lose."""
+        if not self.bias_correction or beta == 0:
+            return ops.ones((), "float32")
+        return -ops.expm1(ops.cast(self.iterations + 1, "float32") * math.log(beta))
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # By index: TensorFlow asks with its own variable, whose name isn't the path.
-        decayed = self._decayed[self._get_variable_index(variable)]
-        return decayed and super()._use_weight_decay(variable)
+        index = self._get_variable_index(variable)
+        known = self._trainable_variables[index]
+        return self._decayed[index] and super()._use_weight_decay(known)
+
+    def _is_decayed(self, variable: Any) -> bool:
+        return bool(self.weight_decay) and self._use_weight_decay(variable)
+
+    def _apply_weight_decay(self, variables: list[Any]) -> None:
+        """Keras's decay before the update; ours is a part of it, at the weight's own rate."""
+
+    def _overwrite_model_variables_with_average_value(self, trainable_variables: list[Any]) -> None:
+        # Keras's goes through the strategy, which it can't inside the condition it's called in.
+        for variable, average in zip(
+            trainable_variables, self._model_variables_moving_average, strict=True
+        ):
+            variable.assign(average)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "bias_correction": self.bias_correction,
+            "layer_decay": self.layer_decay,
+        }
 
 
-def one_minus_power(beta: float, step: Any) -> Any:
-    """1 - beta^step, without the digits that subtracting from 1 in float32 would lose."""
-    return -ops.expm1(step * math.log(beta)) if beta > 0 else 1.0
+@keras.saving.register_keras_serializable("keras_bert")
+class Lamb(AdamW):
+    """LAMB: AdamW for very large batches, whose step is scaled by each weight's own norm.
+
+    With AdamW's u = m' / (sqrt(v') + epsilon) + decay * w: w = w - rate * |w| / |u| * u, and
+    the factor is 1 where either norm is 0. This is the algorithm as published in 2020, with
+    bias correction, and phi the identity. Biases and layer norms are neither decayed nor
+    scaled, as in the reference implementation, `lamb_optimizer.py` of google-research/albert;
+    `bias_correction=False` gives its updates.
+
+    The arguments are those of `AdamW`.
+
+    References:
+        - [You et al., 2020](https://arxiv.org/abs/1904.00962v5), algorithm 2.
+    """
+
+    def __init__(self, learning_rate: Any = 1e-3, *, name: str = "lamb", **kwargs: Any) -> None:
+        super().__init__(learning_rate, name=name, **kwargs)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        direction = self._direction(gradient, variable)
+        rate = self._rate(variable, learning_rate)
+        if self._use_weight_decay(variable):
+            rate = rate * trust_ratio(variable, direction)
+        self.assign_sub(variable, rate * direction)
+
+
+def trust_ratio(variable: Any, direction: Any) -> Any:
+    """|w| / |u|, or 1 where either is 0."""
+    of_weight = ops.sqrt(ops.sum(ops.square(variable)))
+    of_step = ops.sqrt(ops.sum(ops.square(direction)))
+    both = ops.logical_and(of_weight > 0, of_step > 0)
+    return ops.where(both, of_weight / ops.where(both, of_step, 1.0), 1.0)
+
+
+def rate_factors(paths: list[str], layer_decay: float) -> list[float]:
+    """What each weight's rate is multiplied by: layer_decay^(depth from the top).
+
+    The depth is 0 above the blocks, 1 in the top block, and one more than `block_0`'s in the
+    embeddings.
+    """
+    if layer_decay == 1:
+        return [1.0] * len(paths)
+    blocks = [BLOCK.search(path) for path in paths]
+    num_blocks = 1 + max((int(block[1]) for block in blocks if block), default=-1)
+    depths = []
+    for path, block in zip(paths, blocks, strict=True):
+        if block:
+            depths.append(num_blocks - int(block[1]))
+        else:
+            depths.append(num_blocks + 1 if EMBEDDINGS.search(path) else 0)
+    if not any(depths):
+        raise ValueError(
+            "`layer_decay` must be 1 for weights none of which lies in a `block_0` or an "
+            f"embedding. Received: layer_decay={layer_decay}, first weight {paths[0]!r}."
+        )
+    return [layer_decay**depth for depth in depths]
