@@ -30,12 +30,16 @@ def pretraining(encoder: keras.Model) -> Model:
     return Model(inputs, outputs, name="pretraining")
 
 
-def masked_lm(encoder: keras.Model) -> Model:
-    """Masked-LM alone: `mask_positions`, int (B, M), to logits `masked_lm`, float (B, M, V)."""
+def masked_lm(
+    encoder: keras.Model, activation: str | None = None, norm_epsilon: float | None = None
+) -> Model:
+    """Masked-LM alone: `mask_positions`, int (B, M), to logits `masked_lm`, float (B, M, V).
+
+    The head's activation and layer norm are the encoder's unless given: KerasHub's differ.
+    """
     inputs = encoder.input | {"mask_positions": _mask_positions()}
-    return Model(
-        inputs, {"masked_lm": _masked_lm(encoder, inputs["mask_positions"])}, name="masked_lm"
-    )
+    logits = _masked_lm(encoder, inputs["mask_positions"], activation, norm_epsilon)
+    return Model(inputs, {"masked_lm": logits}, name="masked_lm")
 
 
 def text_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.1) -> Model:
@@ -51,13 +55,18 @@ def text_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.1
     return Model(encoder.input, {"label": logits}, name="text_classifier")
 
 
-def _masked_lm(encoder: keras.Model, mask_positions: Any) -> Any:
+def _masked_lm(
+    encoder: keras.Model,
+    mask_positions: Any,
+    activation: str | None = None,
+    norm_epsilon: float | None = None,
+) -> Any:
     table = encoder.get_layer("token_embedding")
     block = _last_block(encoder)
     head = MaskedLMHead(
         table.output_dim,
-        activation=block.activation,
-        norm_epsilon=block.norm_epsilon,
+        activation=block.activation if activation is None else activation,
+        norm_epsilon=block.norm_epsilon if norm_epsilon is None else norm_epsilon,
         initializer_range=block.initializer_range,
         name="masked_lm_head",
     )

@@ -190,7 +190,7 @@ def _read_config(folder: pathlib.Path) -> tuple[pathlib.Path, dict[str, Any]]:
         )
     try:
         described = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} isn't a JSON object: {error}.") from error
     # Keys beyond these, such as the multilingual models' `pooler_type`, say nothing in
     # Google's code either.
@@ -211,7 +211,7 @@ def _config(described: dict[str, Any], path: pathlib.Path) -> BertConfig:
             numbers[name] = float(numbers[name])
         epsilon = float(described.get("layer_norm_eps", NORM_EPSILON))
         return BertConfig(**numbers, norm_epsilon=epsilon)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path} can't be used: {error}") from error
 
 
@@ -229,7 +229,7 @@ def _texts(
         own |= described.get("keras_bert", {})
         labels, settings = tuple(map(str, own["labels"])), dict(own["settings"])
         max_chars_per_word = int(own["max_chars_per_word"])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{config_path}: the key keras_bert can't be used: {error}.") from error
     vocabulary = WordPiece(folder / "vocab.txt").vocabulary
     if len(vocabulary) > config.vocabulary_size:

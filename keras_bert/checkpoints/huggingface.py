@@ -332,16 +332,19 @@ def _read_bin(path: pathlib.Path) -> dict[str, np.ndarray]:
         ) from None
     if not isinstance(tensors, dict):
         raise InputError(f"{path} must hold tensors by name. Received: {type(tensors).__name__}.")
+    arrays = {}
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise InputError(
                 f"{path}: {name!r} must be a tensor. Received: {type(tensor).__name__}."
             )
-    # numpy has no bfloat16; float32 holds its values.
-    return {
-        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
-        for name, tensor in tensors.items()
-    }
+        # numpy has no bfloat16; float32 holds its values.
+        tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        try:
+            arrays[name] = tensor.detach().numpy()
+        except (TypeError, RuntimeError) as error:  # sparse, quantized, without storage
+            raise InputError(f"{path}: tensor {name} must be a plain array: {error}") from None
+    return arrays
 
 
 def _describe(preset: Preset) -> dict[str, Any]:

@@ -21,9 +21,11 @@ import keras
 import numpy as np
 
 from keras_bert import tasks
+from keras_bert.checkpoints.h5_files import read_h5
 from keras_bert.checkpoints.parity import Report
 from keras_bert.errors import InputError
 from keras_bert.files import replacing, write_json
+from keras_bert.layers import EncoderBlock
 from keras_bert.models import ARCHITECTURES
 from keras_bert.tokenizers import WordPiece
 
@@ -39,6 +41,9 @@ class Preset:
         model: The task's model on this encoder, or the encoder itself.
         labels: Class names in the order of the logits.
         settings: What predictions need besides: `max_sequence_length`.
+
+    Raises:
+        ValueError: the tokenizer has tokens for which the encoder's table has no rows.
     """
 
     config: Any
@@ -47,6 +52,14 @@ class Preset:
     model: keras.Model
     labels: tuple[str, ...] = ()
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Rows may be more: tables are padded to a multiple of 8 for speed.
+        tokens, rows = self.tokenizer.vocabulary_size, self.config.vocabulary_size
+        if tokens > rows:
+            raise ValueError(
+                f"the vocabulary holds {tokens} tokens, and the token table {rows} rows"
+            )
 
 
 CONFIG, VOCABULARY, WEIGHTS = FILES = ("config.json", "vocab.txt", "weights.h5")
@@ -80,18 +93,19 @@ def read(folder: str | os.PathLike[str]) -> Preset:
         if not (folder / name).is_file():
             raise InputError(f"{folder} isn't a preset: it has no {name}.")
     path = folder / CONFIG
+    tensors, _ = read_h5(folder / WEIGHTS, dropped={})
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
+        task, arguments = described["task"]["name"], described["task"]["arguments"]
         if described["format"] != FORMAT:
             raise ValueError(f"format {described['format']!r} is unknown")
         if not isinstance(described["labels"], list):
             raise ValueError(f"labels must be a list, not {described['labels']!r}")
-        config_class, build = ARCHITECTURES[described["architecture"]]
+        config_class, _ = ARCHITECTURES[described["architecture"]]
         config = config_class.from_dict(described["config"])
         tokenizer = WordPiece(folder / VOCABULARY, **described["tokenizer"])
-        encoder = build(config)
-        task, arguments = described["task"]["name"], described["task"]["arguments"]
-        model = encoder if task == "encoder" else TASKS[task](encoder, **arguments)
+        _check_sizes(described["config"] | arguments, tensors)
+        encoder, model = build(config, task, arguments)
         preset = Preset(
             config=config,
             encoder=encoder,
@@ -103,9 +117,9 @@ def read(folder: str | os.PathLike[str]) -> Preset:
         _check(preset, described)
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} doesn't describe a preset: {error!r}.") from error
-    _read_weights(model, folder / WEIGHTS)
+    _assign(model, tensors, folder / WEIGHTS)
     return preset
 
 
@@ -121,6 +135,49 @@ TASKS: dict[str, Callable[..., keras.Model]] = {
 }
 # A task with classes -> its output; the dropout before it is called `<output>_dropout`.
 CLASSES = {"text_classifier": "label", "token_classifier": "labels"}
+
+
+def build(config: Any, task: str, arguments: dict[str, Any]) -> tuple[keras.Model, keras.Model]:
+    """Builds a new (encoder, model) from numbers and from what `task_of` says."""
+    build_encoder = {config_class: function for config_class, function in ARCHITECTURES.values()}
+    encoder = build_encoder[type(config)](config)
+    return encoder, encoder if task == "encoder" else TASKS[task](encoder, **arguments)
+
+
+def task_of(preset: Preset) -> tuple[str, dict[str, Any]]:
+    """The name of the preset's task, "encoder" or one of `TASKS`, and its function's arguments.
+
+    Raises:
+        ValueError: the model is neither.
+    """
+    model = preset.model
+    if model is preset.encoder:
+        return "encoder", {}
+    if model.name not in TASKS:
+        raise ValueError(
+            f"`preset.model` must be an encoder or one of {', '.join(TASKS)}. "
+            f"Received: a model named {model.name!r}."
+        )
+    arguments: dict[str, Any] = {}
+    if output := CLASSES.get(model.name):
+        arguments["num_classes"] = model.output[output].shape[-1]
+        arguments["dropout"] = model.get_layer(f"{output}_dropout").rate
+    elif model.name == "multiple_choice":
+        arguments["dropout"] = model.get_layer("label_dropout").rate
+    elif model.name == "masked_lm" and has_own_head(preset):
+        head = model.get_layer("masked_lm_head")
+        arguments["activation"] = keras.activations.serialize(head.activation).split(">")[-1]
+        arguments["norm_epsilon"] = head.norm_epsilon
+    return model.name, arguments
+
+
+def has_own_head(preset: Preset) -> bool:
+    """Whether the numbers of a masked-LM head aren't those of the encoder."""
+    if "masked_lm_head" not in [layer.name for layer in preset.model.layers]:
+        return False
+    head = preset.model.get_layer("masked_lm_head")
+    block = [layer for layer in preset.encoder.layers if isinstance(layer, EncoderBlock)][-1]
+    return (head.activation, head.norm_epsilon) != (block.activation, block.norm_epsilon)
 
 
 def read_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, Report]:
@@ -144,37 +201,32 @@ def _check(preset: Preset, described: dict[str, Any]) -> None:
     longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
     if type(longest) is not int or not 3 <= longest <= preset.config.max_sequence_length:
         raise ValueError(f"settings have max_sequence_length={longest!r}")
-    if preset.tokenizer.vocabulary_size > preset.config.vocabulary_size:
-        raise ValueError(
-            f"vocab.txt holds {preset.tokenizer.vocabulary_size} tokens, and the token table "
-            f"{preset.config.vocabulary_size} rows"
-        )
     if preset.labels and preset.model.name in CLASSES:
         num_classes = preset.model.output[CLASSES[preset.model.name]].shape[-1]
         if len(preset.labels) != num_classes:
             raise ValueError(f"{len(preset.labels)} labels for {num_classes} classes")
 
 
+def _check_sizes(numbers: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Stops before memory is taken for a number that the weights can't have.
+
+    Whatever the architecture, a whole number is at most an axis of some weight or, as the
+    number of layers, the number of weights.
+    """
+    largest = max([len(tensors), *(axis for tensor in tensors.values() for axis in tensor.shape)])
+    for name, number in numbers.items():
+        if type(number) is int and number > largest:
+            raise ValueError(f"{name}={number}, and no weight in {WEIGHTS} is as large")
+
+
 def _describe(preset: Preset) -> dict[str, Any]:
     names = {config_class: name for name, (config_class, _) in ARCHITECTURES.items()}
-    is_task = preset.model is not preset.encoder
-    if is_task and preset.model.name not in TASKS:
-        raise ValueError(
-            f"`preset.model` must be an encoder or one of {', '.join(TASKS)}. "
-            f"Received: a model named {preset.model.name!r}."
-        )
-    arguments: dict[str, Any] = {}
-    output = CLASSES.get(preset.model.name)
-    if is_task and output:
-        arguments["num_classes"] = preset.model.output[output].shape[-1]
-        arguments["dropout"] = preset.model.get_layer(f"{output}_dropout").rate
-    elif is_task and preset.model.name == "multiple_choice":
-        arguments["dropout"] = preset.model.get_layer("label_dropout").rate
+    task, arguments = task_of(preset)
     return {
         "format": FORMAT,
         "architecture": names[type(preset.config)],
         "config": dataclasses.asdict(preset.config),
-        "task": {"name": preset.model.name if is_task else "encoder", "arguments": arguments},
+        "task": {"name": task, "arguments": arguments},
         "labels": list(preset.labels),
         "tokenizer": preset.tokenizer.get_config(),
         "vocabulary_hash": preset.tokenizer.vocabulary_hash,
@@ -188,29 +240,16 @@ def _write_weights(model: keras.Model, path: pathlib.Path) -> None:
             file[weight.path] = keras.ops.convert_to_numpy(weight.value).astype(np.float32)
 
 
-def _read_weights(model: keras.Model, path: pathlib.Path) -> None:
-    stored: dict[str, h5py.Dataset] = {}
-
-    def note(name: str, item: Any) -> None:
-        # A dataset may point into another file; ours never do.
-        if isinstance(item, h5py.Dataset) and not (item.external or item.is_virtual):
-            stored[name] = item
-
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(note)
-            expected = {weight.path: weight for weight in model.weights}
-            for name in sorted(set(expected) ^ set(stored)):
-                fault = "lacks" if name in expected else "holds the unexpected"
-                raise InputError(f"{path} {fault} weight {name}: it belongs to another model.")
-            for name, weight in expected.items():
-                if stored[name].shape != tuple(weight.shape) or stored[name].dtype.kind != "f":
-                    raise InputError(
-                        f"{path}: weight {name} must be floats of the shape "
-                        f"{tuple(weight.shape)}. Received: {stored[name].dtype}, "
-                        f"{stored[name].shape}."
-                    )
-            for name, weight in expected.items():
-                weight.assign(stored[name][()])
-    except OSError as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
+def _assign(model: keras.Model, tensors: dict[str, np.ndarray], path: pathlib.Path) -> None:
+    expected = {weight.path: weight for weight in model.weights}
+    for name in sorted(set(expected) ^ set(tensors)):
+        fault = "lacks" if name in expected else "holds the unexpected"
+        raise InputError(f"{path} {fault} weight {name}: it belongs to another model.")
+    for name, weight in expected.items():
+        if tensors[name].shape != tuple(weight.shape):
+            raise InputError(
+                f"{path}: weight {name} must be floats of the shape {tuple(weight.shape)}. "
+                f"Received: {tensors[name].dtype}, {tensors[name].shape}."
+            )
+    for name, weight in expected.items():
+        weight.assign(tensors[name])

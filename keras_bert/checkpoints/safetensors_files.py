@@ -21,6 +21,9 @@ DTYPES = {
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1",
 }  # fmt: skip
+# The library's own limit; BERT's header takes some 30 kB.
+MOST_HEADER_BYTES = 100_000_000
+MOST_AXES = 32  # what numpy 1 can shape
 
 
 def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -28,7 +31,8 @@ def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
     Raises:
         InputError: the file is cut off, or a tensor's dtype, shape and place don't fit: tensors
-            must fill the file after the header, each byte belonging to one of them.
+            must fill the file after the header, each byte belonging to one of them. It's found
+            before the tensors are read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -38,30 +42,24 @@ def read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
                 f"{path} is cut off or damaged: a header of {length} bytes can't be in a file of "
                 f"{size} bytes."
             )
+        if length > MOST_HEADER_BYTES:
+            raise InputError(
+                f"{path} is damaged: its header must have at most {MOST_HEADER_BYTES} bytes. "
+                f"Received: {length}."
+            )
         try:
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path} is damaged: its header isn't JSON ({error}).") from None
+        places = _places(header, size - 8 - length, path)
         data = np.fromfile(file, np.uint8)
-    if not isinstance(header, dict):
-        raise InputError(f"{path} is damaged: its header must be an object.")
-    header.pop("__metadata__", None)
-    places = {name: _place(name, entry, path) for name, entry in header.items()}
-    tensors, end = {}, 0
-    for name in sorted(places, key=places.__getitem__):
-        start, stop = places[name]
-        if start != end or stop > len(data):
-            raise InputError(
-                f"{path}: tensor {name} must start at byte {end} of {len(data)} and end within "
-                f"them. Received: data_offsets {[start, stop]}."
-            )
-        end, entry = stop, header[name]
+    tensors = {}
+    for name, (start, stop) in places.items():
+        entry = header[name]
         tensor = data[start:stop].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
         if entry["dtype"] == "BF16":  # the upper half of a float32
             tensor = (tensor.astype(np.uint32) << 16).view(np.float32)
         tensors[name] = tensor
-    if end != len(data):
-        raise InputError(f"{path} is damaged: {len(data) - end} bytes at its end are no tensor's.")
     return tensors
 
 
@@ -73,14 +71,18 @@ def read_shards(path: pathlib.Path, places: Any) -> dict[str, np.ndarray]:
     """
     if not isinstance(places, dict) or not all(isinstance(x, str) for x in places.values()):
         raise InputError(f"{path}: weight_map must map tensors to files. Received: {places!r}.")
-    tensors: dict[str, np.ndarray] = {}
-    for shard in sorted(set(places.values())):
+    shards = sorted(set(places.values()))
+    for shard in shards:
         if pathlib.PurePath(shard).name != shard or not (path.parent / shard).is_file():
             raise InputError(f"{path} names the file {shard!r}, which isn't in its folder.")
-        tensors |= read_safetensors(path.parent / shard)
-    for name in sorted(set(places) ^ set(tensors)):
-        fault = "isn't in its shards" if name in places else "isn't in weight_map"
-        raise InputError(f"{path}: tensor {name} {fault}.")
+    tensors: dict[str, np.ndarray] = {}
+    for shard in shards:
+        found = read_safetensors(path.parent / shard)
+        expected = {name for name, place in places.items() if place == shard}
+        for name in sorted(expected ^ set(found)):
+            fault = "isn't in its shards" if name in expected else "isn't in weight_map"
+            raise InputError(f"{path}: tensor {name} {fault}: {shard}.")
+        tensors |= found
     return tensors
 
 
@@ -97,11 +99,42 @@ def write_safetensors(tensors: Mapping[str, np.ndarray], path: pathlib.Path) -> 
     )
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that's there twice, Python alone would keep the last."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name!r} is there twice")
+        found[name] = value
+    return found
+
+
+def _places(header: Any, size: int, path: pathlib.Path) -> dict[str, tuple[int, int]]:
+    """Where each tensor is in the `size` bytes after the header, which they must fill."""
+    if not isinstance(header, dict):
+        raise InputError(f"{path} is damaged: its header must be an object.")
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    places = {name: _place(name, entry, path) for name, entry in entries.items()}
+    end = 0
+    for name in sorted(places, key=places.__getitem__):
+        start, stop = places[name]
+        if start != end or stop > size:
+            raise InputError(
+                f"{path}: tensor {name} must start at byte {end} of {size} and end within "
+                f"them. Received: data_offsets {[start, stop]}."
+            )
+        end = stop
+    if end != size:
+        raise InputError(f"{path} is damaged: {size - end} bytes at its end are no tensor's.")
+    return places
+
+
 def _place(name: str, entry: Any, path: pathlib.Path) -> tuple[int, int]:
     """The bytes from where to where, which a tensor's dtype and shape must fill."""
     try:
         dtype, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        described = all(type(n) is int and n > 0 for n in (*shape, start + 1, stop))
+        described = isinstance(shape, list) and len(shape) <= MOST_AXES
+        described &= all(type(n) is int and n > 0 for n in (*shape, start + 1, stop))
     except (KeyError, TypeError, ValueError):
         described = False
     if not described:

@@ -6,12 +6,13 @@ V vocabulary, M masked positions, C classes, P `max_sequence_length`.
 """
 
 from keras_bert.layers.attention import SelfAttention
-from keras_bert.layers.embeddings import PositionEmbedding
+from keras_bert.layers.embeddings import CheckedEmbedding, PositionEmbedding
 from keras_bert.layers.encoder_block import EncoderBlock
 from keras_bert.layers.masked_lm_head import MaskedLMHead, OutputBias
 from keras_bert.layers.pooler import Pooler
 
 __all__ = [
+    "CheckedEmbedding",
     "EncoderBlock",
     "MaskedLMHead",
     "OutputBias",

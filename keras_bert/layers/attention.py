@@ -48,6 +48,7 @@ class SelfAttention(keras.layers.Layer):
                 "`hidden_dim` must be a multiple of `num_heads`. "
                 f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}."
             )
+        self.supports_masking = True  # a mask of Keras's passes through; `padding_mask` counts
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.dropout = dropout

@@ -1,4 +1,4 @@
-"""Learned positions that start again with each sequence of a row."""
+"""Tables of learned vectors: of ids, and of positions that start again with each sequence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,38 @@ import keras
 from keras import ops
 
 from keras_bert.layers.attention import own_sequence
+from keras_bert.layers.checks import has_row, nan_where_not
 from keras_bert.layers.initializers import truncated_normal
+
+
+@keras.saving.register_keras_serializable("keras_bert")
+class CheckedEmbedding(keras.layers.ReversibleEmbedding):
+    """Keras's embedding, in which an id without a row is never another id's vector.
+
+    Keras alone reads the last row at -1; for an id beyond the table, compiled code reads the
+    last row (XLA) or zeros (TensorFlow on a GPU), and training goes on with wrong words. Here
+    such an id
+
+    - raises where its value is known: in eager calls, and from TensorFlow's and torch's
+      kernels on a CPU;
+    - becomes a row of NaN in compiled code, which can't raise: the loss is NaN at once.
+
+    Arguments, shapes and the tied decoder, `layer(x, reverse=True)`, are those of
+    `keras.layers.ReversibleEmbedding`.
+
+    Raises:
+        ValueError: an id is outside [0, `input_dim`), in an eager call.
+    """
+
+    def call(self, inputs: Any, reverse: bool = False) -> Any:
+        if reverse:
+            return super().call(inputs, reverse=True)
+        is_wide = keras.backend.standardize_dtype(inputs.dtype) in ("int32", "int64")
+        ids = inputs if is_wide else ops.cast(inputs, "int32")
+        found = has_row(ids, self.input_dim, self.name)
+        # No backend shall count from the end; none has a row `input_dim`.
+        rows = super().call(ops.where(ids < 0, self.input_dim, ids))
+        return nan_where_not(found, rows)
 
 
 @keras.saving.register_keras_serializable("keras_bert")
@@ -28,7 +59,8 @@ class PositionEmbedding(keras.layers.Layer):
         float (B, T, D), or (1, T, D) without a mask.
 
     Raises:
-        ValueError: T is known and greater than P.
+        ValueError: T is known and greater than P. Where compiled code learns it too late, the
+            positions beyond the table are NaN.
 
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 3 and figure 2.
@@ -63,7 +95,9 @@ class PositionEmbedding(keras.layers.Layer):
         table = ops.convert_to_tensor(self.embeddings)
         if padding_mask is None:
             return ops.slice(table, (0, 0), (length, self.hidden_dim))[None]
-        return ops.take(table, self.positions(padding_mask), axis=0)
+        positions = self.positions(padding_mask)
+        rows = ops.take(table, positions, axis=0)
+        return nan_where_not(positions < self.max_sequence_length, rows)
 
     def positions(self, padding_mask: Any) -> Any:
         """A token's place in its own sequence: int (B, T) -> int32 (B, T).

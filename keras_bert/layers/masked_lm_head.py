@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_bert.layers.activations import activation as get_activation
+from keras_bert.layers.checks import has_row, nan_where_not
 from keras_bert.layers.initializers import truncated_normal
 
 
@@ -38,6 +39,10 @@ class MaskedLMHead(keras.layers.Layer):
 
     Returns:
         float (B, M, D), or (B, T, D).
+
+    Raises:
+        ValueError: a position is outside [0, T), in an eager call; in compiled code its vector
+            is NaN.
 
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 3.1.
@@ -77,7 +82,10 @@ class MaskedLMHead(keras.layers.Layer):
 
     def call(self, x: Any, mask_positions: Any = None) -> Any:
         if mask_positions is not None:
-            x = ops.take_along_axis(x, mask_positions[:, :, None], axis=1)  # (B, M, D)
+            found = has_row(mask_positions, ops.shape(x)[1], "the sequence")
+            places = ops.where(found, mask_positions, 0)
+            x = ops.take_along_axis(x, places[:, :, None], axis=1)  # (B, M, D)
+            x = nan_where_not(found, x)
         return self.norm(self.activation(self.dense(x)))
 
     def compute_output_shape(

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_bert.layers import EncoderBlock, Pooler, PositionEmbedding
+from keras_bert.layers import CheckedEmbedding, EncoderBlock, Pooler, PositionEmbedding
 from keras_bert.layers.initializers import truncated_normal
 
 # Layers, width; a head is 64 wide and the feed-forward network four times the width.
@@ -106,6 +106,7 @@ def bert(config: BertConfig) -> keras.Model:
 
     Outputs: `sequence_output`, float (B, T, D), the last block's vectors; `pooled_output`,
     float (B, D). `encoder.get_layer("block_3").output` is the hidden state after block 3.
+    An id or a position without a row in its table is an error, or NaN (`CheckedEmbedding`).
 
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 3.
@@ -127,12 +128,14 @@ def text_inputs() -> dict[str, Any]:
 def embed(inputs: dict[str, Any], config: BertConfig) -> Any:
     """Token + position + segment, then a layer norm and dropout: float (B, T, D)."""
 
-    def table(layer: type, rows: int, name: str) -> keras.layers.Layer:
+    def table(rows: int, name: str) -> CheckedEmbedding:
         initializer = truncated_normal(config.initializer_range)
-        return layer(rows, config.hidden_dim, embeddings_initializer=initializer, name=name)
+        return CheckedEmbedding(
+            rows, config.hidden_dim, embeddings_initializer=initializer, name=name
+        )
 
-    tokens = table(keras.layers.ReversibleEmbedding, config.vocabulary_size, "token_embedding")
-    segments = table(keras.layers.Embedding, config.num_segments, "segment_embedding")
+    tokens = table(config.vocabulary_size, "token_embedding")
+    segments = table(config.num_segments, "segment_embedding")
     positions = PositionEmbedding(
         config.max_sequence_length,
         config.hidden_dim,
