@@ -1,9 +1,11 @@
-"""WordPiece: one definition, as plain Python and as a TensorFlow graph."""
+"""WordPiece: one definition, as plain Python, for `tf.data`, and as a graph for exports."""
 
 import hashlib
+import importlib.util
 import os
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Looked up here and not where a graph is made: AutoGraph, which follows that, can't follow this.
+HAS_TENSORFLOW_TEXT = importlib.util.find_spec("tensorflow_text") is not None
+LONGEST_FOR_TENSORFLOW_TEXT = 64  # letters of a token: it takes 256 bytes
 
 _SPECIAL_PATTERN = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")
 
@@ -34,7 +40,7 @@ class WordPiece:
     A text is split into normalised words (`unicode_table.WordSplitter`), and a word into the
     longest pieces of the vocabulary, greedily from its start; a word that can't be split, or
     is longer than `max_chars_per_word` letters, is [UNK]. The Python form (`__call__`,
-    `encode`) and the graph form (`to_tf`, `encode_tf`) read the same tables and give the same
+    `encode`) and the two graphs (`to_tf`, `encode_tf`) read the same tables and give the same
     ids.
 
     Args:
@@ -91,7 +97,7 @@ class WordPiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
 
         self._pieces = _Pieces(ids, self.unk_id, max_chars_per_word)
-        self._graphs: dict[bool, Any] = {}  # by `special_tokens`, made at the first use
+        self._graphs: dict[tuple[bool, bool], Any] = {}  # by options, made at the first use
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_graphs": {}}
@@ -212,9 +218,11 @@ class WordPiece:
     ) -> "tf.RaggedTensor":
         """The ids of a batch of strings, as a TensorFlow graph.
 
-        It's made of core TensorFlow ops with the tables as constants, so that a SavedModel
-        needs neither assets nor another library. That form is fast enough for `tf.data` too:
-        `core_ops` states what the caller relies on, and both values give the same graph.
+        There are two, of the same ids. The one for `tf.data` calls TF-Text and is some ten
+        times as fast; map batches rather than single strings. The one for exports is made of
+        core TensorFlow ops with the tables as constants, so that a SavedModel needs neither
+        assets nor another library; it's also what is used where TF-Text isn't installed, and for
+        vocabularies with tokens too long for it.
 
         Args:
             strings: string (B,), UTF-8; invalid bytes are left out.
@@ -226,22 +234,29 @@ class WordPiece:
         """
         import tensorflow as tf
 
-        if special_tokens not in self._graphs:
-            self._graphs[special_tokens] = self._make_graph(special_tokens)
-        return self._graphs[special_tokens](tf.convert_to_tensor(strings, tf.string))
+        options = core_ops, special_tokens
+        if options not in self._graphs:
+            self._graphs[options] = self._make_graph(*options)
+        return self._graphs[options](tf.convert_to_tensor(strings, tf.string))
 
-    def _make_graph(self, special_tokens: bool) -> Any:
+    def _make_graph(self, core_ops: bool, special_tokens: bool) -> Any:
         import tensorflow as tf
 
         from keras_bert import wordpiece_graph
 
-        tables = wordpiece_graph.make_tables(
+        form: ModuleType = wordpiece_graph
+        fits = self._pieces.longest <= LONGEST_FOR_TENSORFLOW_TEXT
+        if HAS_TENSORFLOW_TEXT and fits and not core_ops:
+            from keras_bert import fast_wordpiece
+
+            form = fast_wordpiece
+        tables = form.make_tables(
             self.splitter, self._pieces.first, self._pieces.later,
             SPECIAL_TOKENS if special_tokens else (), self.unk_id, self.max_chars_per_word,
         )  # fmt: skip
         # The tables are numpy arrays: every graph that calls this holds its own constants.
         return tf.function(
-            lambda strings: wordpiece_graph.token_ids(strings, tables),
+            lambda strings: form.token_ids(strings, tables),
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         )
@@ -251,6 +266,7 @@ class WordPiece:
         strings: "tf.Tensor",
         max_length: int | None = None,
         pairs: "tf.Tensor | None" = None,
+        core_ops: bool = True,
         special_tokens: bool = False,
     ) -> "dict[str, tf.Tensor]":
         """`encode` for a batch, as a TensorFlow graph.
@@ -259,6 +275,7 @@ class WordPiece:
             strings: string (B,).
             max_length: The most tokens a row may have, with [CLS] and [SEP].
             pairs: string (B,), the second texts.
+            core_ops: As in `to_tf`; True by default, for exports are what asks for all inputs.
             special_tokens: As in a call.
 
         Returns:
@@ -269,7 +286,7 @@ class WordPiece:
         from keras_bert.wordpiece_graph import model_inputs
 
         texts = [strings] if pairs is None else [strings, pairs]
-        parts = [self.to_tf(x, special_tokens=special_tokens) for x in texts]
+        parts = [self.to_tf(x, core_ops, special_tokens) for x in texts]
         room, kept = _room(max_length, len(parts)), None
         if room is not None:
             lengths = [tf.cast(part.row_lengths(), tf.int32) for part in parts]
@@ -286,7 +303,7 @@ class _Pieces(dict[str, tuple[list[int], list[int]]]):
         super().__init__()
         self.first = {token: i for token, i in ids.items() if not _is_later(token)}
         self.later = {token[2:]: i for token, i in ids.items() if _is_later(token)}
-        self._longest = max(map(len, ids))
+        self.longest = max(map(len, ids))
         self._unk_id = unk_id
         self._max_chars_per_word = max_chars_per_word
 
@@ -308,7 +325,7 @@ class _Pieces(dict[str, tuple[list[int], list[int]]]):
         ends: list[int] = []
         table, start, length = self.first, 0, len(word)
         while start < length:
-            for end in range(min(length, start + self._longest), start, -1):
+            for end in range(min(length, start + self.longest), start, -1):
                 if word[start:end] in table:
                     break
             else:

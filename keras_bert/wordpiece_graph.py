@@ -32,7 +32,7 @@ class PackedCharacters(NamedTuple):
     """What a `WordSplitter` does, as arrays that a graph can gather from.
 
     A character is `pages[256 * page_of[code >> 8] + (code & 255)]`: its property bits, and
-    above them, from bit 8, the symbol of its one letter; 0 is a letter that has no symbol.
+    above them, from bit 8, the symbol of its one letter.
     """
 
     page_of: np.ndarray  # int32 (0x1100,)
@@ -43,14 +43,16 @@ class PackedCharacters(NamedTuple):
 
 
 def pack_characters(
-    splitter: WordSplitter, symbols: dict[str, int], num_symbols: int
+    splitter: WordSplitter, symbol_of: np.ndarray, num_symbols: int
 ) -> PackedCharacters:
-    """Packs the table for one splitter and one alphabet: letter -> symbol, from 1 upward."""
+    """Packs the table for one splitter and one alphabet: code point -> symbol, int32 (0x110000,).
+
+    Letters outside the alphabet may share a symbol, or have none: 0.
+    """
     table = load_table()
     mode = splitter.lowercase, splitter.strip_accents
-    symbol_of = np.zeros(NUM_CODE_POINTS, np.int32)
-    symbol_of[[ord(letter) for letter in symbols]] = list(symbols.values())
-    classes = {symbols[chr(c)]: k for c, k in table.combining_class.items() if chr(c) in symbols}
+    marks = table.combining_class.items()
+    classes = {int(symbol_of[code]): class_ for code, class_ in marks if symbol_of[code]}
     mark_class = np.zeros(num_symbols, np.int32)
     if splitter.strip_accents:
         mark_class[list(classes)] = list(classes.values())
@@ -126,6 +128,8 @@ def make_tables(
     symbols = {letter: i for i, letter in enumerate(sorted(set().union(*pieces)), 1)}
     special = {name: i for i, name in enumerate(special_tokens, len(symbols) + 1)}
     num_symbols = 1 + len(symbols) + len(special)
+    symbol_of = np.zeros(NUM_CODE_POINTS, np.int32)
+    symbol_of[[ord(letter) for letter in symbols]] = list(symbols.values())
 
     # Level by level: as states grow with the level, the keys come out sorted.
     spelled = np.zeros((len(pieces), max(map(len, pieces)) + 1), np.int64)
@@ -145,7 +149,7 @@ def make_tables(
         accepts.append(accepted)
         num_edges += len(level)
     return Tables(
-        characters=pack_characters(splitter, symbols, num_symbols),
+        characters=pack_characters(splitter, symbol_of, num_symbols),
         keys=np.concatenate([*keys, [np.iinfo(np.int64).max]]),
         accepts=np.concatenate([*accepts, np.array([-1], np.int32)]),
         num_symbols=num_symbols,
@@ -163,17 +167,12 @@ def token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
 
 
 def _token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
-    decoded = tf.strings.unicode_decode(strings, "UTF-8", errors="ignore")
-    codes, rows, packed = _looked_up(
-        decoded.flat_values, decoded.value_rowids(), tables.characters, tables.special_tokens
-    )
-    packed, rows = _letters(codes, rows, packed, tables.characters)
+    packed, rows = letters(strings, tables.characters, tables.special_tokens)
 
     # A word starts at a letter after a space, at one that stands alone, and after such a one.
-    space, alone = _has(packed, SPACE), _has(packed, WORD)
-    apart = space | alone
-    starts = apart | tf.concat([[True], apart[:-1]], 0)[: tf.size(apart)] | _differs(rows)
-    letter = tf.where(~space)[:, 0]
+    cut = apart(packed)
+    starts = cut | tf.concat([[True], cut[:-1]], 0)[: tf.size(cut)] | differs(rows)
+    letter = tf.where(~_has(packed, SPACE))[:, 0]
     starts, rows = tf.gather(starts, letter), tf.gather(rows, letter)
     symbols = tf.bitwise.right_shift(tf.gather(packed, letter), 8)
 
@@ -187,6 +186,27 @@ def _token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_value_rowids(
         ids, tf.gather(rows, kept), tf.size(strings, tf.int64), validate=False
     )
+
+
+def letters(
+    strings: tf.Tensor, characters: PackedCharacters, special_tokens: dict[str, int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The packed letters and spaces of strings (B,): int32 (M,), and int64 (M,), their rows."""
+    decoded = tf.strings.unicode_decode(strings, "UTF-8", errors="ignore")
+    codes, rows, packed = _looked_up(
+        decoded.flat_values, decoded.value_rowids(), characters, special_tokens
+    )
+    return _letters(codes, rows, packed, characters)
+
+
+def apart(packed: tf.Tensor) -> tf.Tensor:
+    """Which characters end the word before them: spaces, and words of their own."""
+    return _has(packed, SPACE | WORD)
+
+
+def differs(rows: tf.Tensor) -> tf.Tensor:
+    """Whether an element's row isn't the one before it's."""
+    return rows != tf.concat([[-1], rows[:-1]], 0)[: tf.size(rows)]
 
 
 def _looked_up(
@@ -239,18 +259,13 @@ def _has(packed: tf.Tensor, bit: int) -> tf.Tensor:
     return tf.bitwise.bitwise_and(packed, bit) > 0
 
 
-def _differs(rows: tf.Tensor) -> tf.Tensor:
-    """Whether an element's row isn't the one before it's."""
-    return rows != tf.concat([[-1], rows[:-1]], 0)[: tf.size(rows)]
-
-
 def _with_final_sigmas(
     packed: tf.Tensor, rows: tf.Tensor, sigma: tf.Tensor, final_sigma: int
 ) -> tf.Tensor:
     """A sigma is final after a cased letter and not before one, whatever may be ignored between."""
     solid = tf.where(~_has(packed, IGNORABLE))[:, 0]
     cased = tf.gather(_has(packed, CASED), solid)
-    first = _differs(tf.gather(rows, solid))
+    first = differs(tf.gather(rows, solid))
     last = tf.concat([first[1:], [True]], 0)
     after_cased = tf.concat([[False], cased[:-1]], 0) & ~first
     before_cased = tf.concat([cased[1:], [False]], 0) & ~last
@@ -279,7 +294,7 @@ def _in_canonical_order(
     """Sorts each run of marks by combining class, as NFD does."""
     symbol = tf.where(_has(packed, STARTER_MARK), 0, tf.bitwise.right_shift(packed, 8))
     class_ = tf.gather(mark_class, symbol)
-    run = tf.cumsum(tf.cast((class_ == 0) | _differs(rows), tf.int64))
+    run = tf.cumsum(tf.cast((class_ == 0) | differs(rows), tf.int64))
     order = tf.argsort(run * 256 + tf.cast(class_, tf.int64), stable=True)
     order = tf.boolean_mask(order, ~tf.gather(_has(packed, STARTER_MARK), order))
     return tf.gather(packed, order), tf.gather(rows, order)
