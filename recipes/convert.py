@@ -1,6 +1,8 @@
-r"""Convert a checkpoint: our preset, Hugging Face's and Google's (TF1) folders, in any direction.
+r"""Convert a checkpoint: our preset, Hugging Face's, Google's (TF1) and KerasHub's folders.
 
     python recipes/convert.py --checkpoint uncased_L-12_H-768_A-12 --format huggingface \
+        --output-dir bert-base-uncased
+    python recipes/convert.py --checkpoint hf://google-bert/bert-base-uncased --format preset \
         --output-dir bert-base-uncased
 
 Prints what became of every tensor and how far the outputs are apart after reading the result
@@ -25,8 +27,8 @@ class Args:
     """Convert a checkpoint between formats."""
 
     checkpoint: str
-    """Folder to read; its files tell its format."""
-    format: Literal["preset", "huggingface", "google"]
+    """Folder to read; its files tell its format. Or `hf://owner/name`, or a `kaggle://` name."""
+    format: Literal["preset", "huggingface", "google", "keras_hub"]
     """Format to write."""
     output_dir: str
     """Folder to write."""
