@@ -32,8 +32,9 @@ def _check_installation() -> None:
 
 _check_installation()
 
-from keras_bert import checkpoints, layers, models, tasks, training  # noqa: E402
+from keras_bert import checkpoints, layers, models, resizing, tasks, training  # noqa: E402
 from keras_bert.checkpoints import Preset, load, save  # noqa: E402
+from keras_bert.inference import answer, classify, embed, fill_mask, tag  # noqa: E402
 from keras_bert.models import BertConfig, bert  # noqa: E402
 from keras_bert.tokenizers import WordPiece  # noqa: E402
 
@@ -41,14 +42,20 @@ __all__ = [
     "BertConfig",
     "Preset",
     "WordPiece",
+    "answer",
     "bert",
     "checkpoints",
+    "classify",
     "data",
+    "embed",
     "export_saved_model",
+    "fill_mask",
     "layers",
     "load",
     "models",
+    "resizing",
     "save",
+    "tag",
     "tasks",
     "training",
 ]
