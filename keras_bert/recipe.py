@@ -11,6 +11,7 @@ import pathlib
 import shlex
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,8 @@ def check_training_numbers(args: Any) -> None:
     """
     for name, least, most in (
         ("batch_size", 1, math.inf),
+        ("accumulate", 1, math.inf),
+        ("steps_per_execution", 1, math.inf),
         ("learning_rate", 0, math.inf),
         ("weight_decay", 0, math.inf),
         ("warmup_ratio", 0, 1),
@@ -44,6 +47,20 @@ def check_training_numbers(args: Any) -> None:
         if not least <= value <= most or value == math.inf:
             between = f"from {least} to {most}" if most < math.inf else f"at least {least}"
             raise InputError(f"--{name.replace('_', '-')} must be {between}. Received: {value}.")
+
+
+def on_this_host(args: Any) -> Any:
+    """The arguments, with an output folder of its own for each host but the first.
+
+    Hosts that train together (`--strategy multiworker`) run one command and may share a disk.
+    """
+    try:
+        index = int(json.loads(os.environ.get("TF_CONFIG", ""))["task"]["index"])
+    except (ValueError, KeyError, TypeError):
+        return args
+    if index == 0:
+        return args
+    return dataclasses.replace(args, output_dir=f"{args.output_dir}-worker{index}")
 
 
 def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
@@ -56,6 +73,7 @@ def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
     import tyro
 
     args: Any = tyro.cli(args_class)
+    warnings.showwarning = _warn  # type: ignore[assignment]
     try:
         metrics = main(args)
     except InputError as error:
@@ -72,6 +90,11 @@ def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
 def command() -> str:
     """The command line of this process, to repeat a run by."""
     return shlex.join(["python", *sys.argv])
+
+
+def _warn(message: Any, *_: Any) -> None:
+    """A sentence, without the line of code that it comes from."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _complain(sentence: str) -> int:

@@ -35,6 +35,7 @@ from keras_bert.data.examples import (
 )
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
+from keras_bert.tokenizer_checks import check_casing, check_unknown
 
 EXAMPLES_PER_SHARD = 50_000  # once the first eight shards are full: some 20 MB at 128 tokens
 
@@ -95,6 +96,8 @@ def main(args: Args) -> dict[str, Any]:
         texts += documents
         origins += [("train", work)] * num_train + [("dev", work)] * dev_documents[work]
 
+    check_casing(tokenizer)
+    check_unknown(tokenizer, [text for document in texts[:200] for text in document])
     tokenized: dict[str, list[TokenizedDocument]] = {"train": [], "dev": []}
     progress = rich.progress.track(
         tokenize_documents(texts, tokenizer, args.workers),

@@ -27,6 +27,7 @@ from keras_bert.data.texts import LabelledText, read_labelled_texts
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.report import Table, history_curves, write_report
+from keras_bert.tokenizer_checks import check_unknown
 from keras_bert.training import callbacks
 
 SCORES_NOTE = "Of the epoch with the highest accuracy on the dev file, on that same file."
@@ -57,8 +58,16 @@ class Args:
     """Share of the updates that climb to the peak rate; then it falls to 0."""
     weight_decay: float = 0.01
     """Of AdamW, on all weights but biases and layer norms."""
+    strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
+    """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
+    tpu: str = ""
+    """The TPU's name; empty: the one of this machine."""
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Keras's dtype policy."""
+    accumulate: int = 1
+    """Micro-batches an update on each replica: less memory, the same update."""
+    steps_per_execution: int = 1
+    """Updates a call of the compiled step: more saves time on a TPU."""
     seed: int = 0
     """For the head's initial weights, dropout and order."""
     overwrite: bool = False
@@ -67,10 +76,13 @@ class Args:
 
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
+    args = recipe.on_this_host(args)
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
     recipe.check_training_numbers(args)
     if args.epochs < 1:
         raise InputError(f"--epochs must be at least 1. Received: {args.epochs}.")
+    strategy = keras_bert.training.strategy(args.strategy, args.tpu or None)
+    print(keras_bert.training.describe_batch(strategy, args.batch_size, args.accumulate))
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(args.precision)
 
@@ -83,7 +95,9 @@ def main(args: Args) -> dict[str, Any]:
         )
     counts = Counter(row.label for row in rows).most_common()
     print(f"{len(rows)} texts of {len(labels)} classes:", ", ".join(f"{c} {n}" for c, n in counts))
-    base = keras_bert.load(args.checkpoint)
+    with strategy.scope():
+        base = keras_bert.load(args.checkpoint)
+    check_unknown(base.tokenizer, [row.text for row in rows[:2000]])
     if not 3 <= args.max_sequence_length <= base.config.max_sequence_length:
         raise InputError(
             f"--max-sequence-length is {args.max_sequence_length}; it must be at least 3, and the "
@@ -108,16 +122,19 @@ def main(args: Args) -> dict[str, Any]:
         raise InputError(f"{args.dev_file}, {error}") from error
 
     # ---- Model -----------------------------------------------------------------
-    model = keras_bert.tasks.text_classifier(base.encoder, len(labels))
     updates = args.epochs * len(train)
     rate = keras_bert.training.WarmupLinear(
         args.learning_rate, round(args.warmup_ratio * updates), updates
     )
-    model.compile(
-        keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        weighted_metrics=["accuracy"],
-    )
+    with strategy.scope():
+        model = keras_bert.tasks.text_classifier(base.encoder, len(labels))
+        model.compile(
+            keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            weighted_metrics=["accuracy"],
+            accumulate=args.accumulate,
+            steps_per_execution=args.steps_per_execution,
+        )
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)

@@ -67,8 +67,16 @@ class Args:
     """Share of the updates that climb to the peak rate; then it falls to 0."""
     weight_decay: float = 0.01
     """Of AdamW, on all weights but biases and layer norms."""
+    strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
+    """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
+    tpu: str = ""
+    """The TPU's name; empty: the one of this machine."""
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Keras's dtype policy."""
+    accumulate: int = 1
+    """Micro-batches an update on each replica: less memory, the same update."""
+    steps_per_execution: int = 1
+    """Updates a call of the compiled step: more saves time on a TPU."""
     seed: int = 0
     """For initial weights, dropout, order and masks."""
     resume: bool = False
@@ -79,6 +87,7 @@ class Args:
 
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
+    args = recipe.on_this_host(args)
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=args.resume)
     recipe.check_training_numbers(args)
     if args.steps < 1 or args.evaluate_every < 0:
@@ -86,6 +95,8 @@ def main(args: Args) -> dict[str, Any]:
             "--steps must be at least 1, --evaluate-every at least 0. "
             f"Received: {args.steps}, {args.evaluate_every}."
         )
+    strategy = keras_bert.training.strategy(args.strategy, args.tpu or None)
+    print(keras_bert.training.describe_batch(strategy, args.batch_size, args.accumulate))
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(args.precision)
 
@@ -97,16 +108,19 @@ def main(args: Args) -> dict[str, Any]:
         dev = batches.pretraining(args.dev_data, EVALUATION_BATCH, args.seed, training=False)
 
     # ---- Model -----------------------------------------------------------------
-    preset = build(args, manifest)
     rate = keras_bert.training.WarmupLinear(
         args.learning_rate, round(args.warmup_ratio * args.steps), args.steps
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    preset.model.compile(
-        keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
-        {"masked_lm": loss, "next_sentence": loss},
-        weighted_metrics={"masked_lm": ["accuracy"], "next_sentence": ["accuracy"]},
-    )
+    with strategy.scope():
+        preset = build(args, manifest)
+        preset.model.compile(
+            keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
+            {"masked_lm": loss, "next_sentence": loss},
+            weighted_metrics={"masked_lm": ["accuracy"], "next_sentence": ["accuracy"]},
+            accumulate=args.accumulate,
+            steps_per_execution=args.steps_per_execution,
+        )
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite, resume=args.resume)

@@ -266,11 +266,12 @@ def test_pretrain_refuses(work, tmp_path, capsys):
 
 
 def test_position_table_that_is_too_short(work, tmp_path, capsys):
+    tokenizer = keras_bert.WordPiece(work / "vocab.txt")
+    size = tokenizer.vocabulary_size
     config = keras_bert.BertConfig.of_size(
-        "tiny", vocabulary_size=500, num_layers=1, max_sequence_length=16
+        "tiny", vocabulary_size=size, num_layers=1, max_sequence_length=16
     )
     encoder = keras_bert.bert(config)
-    tokenizer = keras_bert.WordPiece(work / "vocab.txt")
     keras_bert.save(keras_bert.Preset(config, encoder, tokenizer, encoder), tmp_path / "preset")
     sentence = refused(
         capsys,
