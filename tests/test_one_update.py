@@ -60,9 +60,10 @@ def one(tmp_path_factory):
         return dict(file)
 
 
-def compare(one, other):
+def compare(one, other, kinds=("sgd", "adamw")):
     """Raises AssertionError unless the two runs made the same updates."""
-    for kind, tolerance in (("sgd", 1e-6), ("adamw", 1e-5)):
+    for kind in kinds:
+        tolerance = {"sgd": 1e-6, "adamw": 1e-5}[kind]
         gradients = [name for name in one if name.startswith(f"{kind}/gradient")]
         norm = np.sqrt(sum(np.square(one[name]).sum() for name in gradients))
         apart = np.sqrt(sum(np.square(one[name] - other[name]).sum() for name in gradients))
@@ -75,7 +76,7 @@ def compare(one, other):
         assert apart <= tolerance, f"{kind}: weights differ by {apart}"
         assert one[f"{kind}/iterations"] == other[f"{kind}/iterations"] == 8
         for name in one:
-            if "/fit/" in name or "/evaluate/" in name:
+            if name.startswith((f"{kind}/fit/", f"{kind}/evaluate/")):
                 np.testing.assert_allclose(other[name], one[name], rtol=1e-6, err_msg=name)
 
 
@@ -87,7 +88,6 @@ ARRANGEMENTS = [
     {"replicas": 2},
     {"replicas": 4},
     {"replicas": 2, "accumulate": 2, "steps_per_execution": 4},
-    {"replicas": 2, "accumulate": 4},
 ]
 
 
@@ -96,23 +96,18 @@ def test_every_arrangement_makes_the_same_updates(one, arguments, tmp_path):
     compare(one, outcome(arguments, tmp_path / "out.npz"))
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_two_processes_make_the_same_updates(one, accumulate, tmp_path):
-    compare(one, two_processes({"accumulate": accumulate}, tmp_path))
-
-
-def two_processes(arguments, folder):
+def test_two_processes_make_the_same_updates(one, tmp_path):
     addresses = [f"localhost:{free_port()}" for _ in range(2)]
     started = []
     for index in range(2):
         cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        output = folder / f"{index}.npz"
-        process = run(arguments | {"workers": 2}, output, TF_CONFIG=json.dumps(cluster))
+        output = tmp_path / f"{index}.npz"
+        process = run({"workers": 2}, output, TF_CONFIG=json.dumps(cluster))
         started.append((process, output))
     first, second = [finish(process, output) for process, output in started]
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], err_msg=name)
-    return first
+    compare(one, first)
 
 
 def free_port():
@@ -126,14 +121,14 @@ def free_port():
     ["clip in each replica", "denominator of each replica", "schedule counts micro-steps"],
 )
 def test_planted_faults_are_noticed(one, fault, tmp_path):
-    wrong = outcome({"replicas": 2, "fault": fault}, tmp_path / "out.npz")
+    wrong = outcome({"replicas": 2, "fault": fault, "kinds": ["sgd"]}, tmp_path / "out.npz")
     with pytest.raises(AssertionError):
-        compare(one, wrong)
+        compare(one, wrong, ["sgd"])
 
 
-@pytest.mark.parametrize("arguments", [{}, {"replicas": 2, "accumulate": 2}], ids=json.dumps)
-def test_the_same_seed_gives_the_same_bits(arguments, tmp_path):
-    """With dropout, twice, under deterministic ops."""
-    first, second = [outcome(arguments | {"dropout": 0.1}, tmp_path / f"{i}.npz") for i in range(2)]
+def test_the_same_seed_gives_the_same_bits(tmp_path):
+    """With dropout, on two replicas, twice, under deterministic ops."""
+    arguments = {"replicas": 2, "accumulate": 2, "dropout": 0.1, "kinds": ["adamw"]}
+    first, second = [outcome(arguments, tmp_path / f"{i}.npz") for i in range(2)]
     for name in first:
         np.testing.assert_array_equal(first[name], second[name], err_msg=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -197,9 +198,10 @@ class Model(Loop, keras.Model):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         return super().call(self._with_defaults(inputs), training=training, mask=mask)
 
-    def _sum_of_own_losses(self) -> Any:
-        losses = [ops.sum(ops.cast(loss, keras.config.floatx())) for loss in self.losses]
-        return sum(losses) if losses else None
+    def _sum_of_own_losses(self, collected: Sequence[Any] = ()) -> Any:
+        losses = [*collected, *self.losses]
+        summed = [ops.sum(ops.cast(loss, keras.config.floatx())) for loss in losses]
+        return sum(summed) if summed else None
 
     def _draw_by_update(self, update: Any, replica: Any, micro_batch: Any) -> None:
         """Sets every random layer's state to a function of these three and of its seed.

@@ -174,7 +174,8 @@ class Loop:
         with keras.StatelessScope(collect_losses=True, initialize_variables=False) as scope:
             self._draw_by_update(self.optimizer.iterations, replica, micro)
             y_pred = self(x, training=True)
-            additional = self._sum_of_own_losses()
+        # In the scope, Keras would look for regularized weights among the mapped variables.
+        additional = self._sum_of_own_losses(scope.losses)
         random = {id(state) for state in self._random_states}
         for variable in self.non_trainable_variables:
             value = scope.get_current_value(variable)

@@ -45,7 +45,8 @@ class Loop:
             self._draw_by_update(self.optimizer.iterations, 0, micro)
             with drawing_by(self._random_states):
                 y_pred = self(x, training=True)
-            additional = self._sum_of_own_losses()
+        # In the scope, Keras would look for regularized weights among the mapped variables.
+        additional = self._sum_of_own_losses(scope.losses)
         random = {id(state) for state in self._random_states}
         for variable in self.non_trainable_variables:
             value = scope.get_current_value(variable)
