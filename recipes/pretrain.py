@@ -75,6 +75,8 @@ class Args:
     """Keras's dtype policy."""
     accumulate: int = 1
     """Micro-batches an update on each replica: less memory, the same update."""
+    recompute: bool = False
+    """Compute activations twice instead of keeping them: less memory, a third more time."""
     steps_per_execution: int = 1
     """Updates a call of the compiled step: more saves time on a TPU."""
     seed: int = 0
@@ -114,6 +116,7 @@ def main(args: Args) -> dict[str, Any]:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with strategy.scope():
         preset = build(args, manifest)
+        keras_bert.training.recompute(preset.model, args.recompute)
         preset.model.compile(
             keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
             {"masked_lm": loss, "next_sentence": loss},
@@ -121,6 +124,13 @@ def main(args: Args) -> dict[str, Any]:
             accumulate=args.accumulate,
             steps_per_execution=args.steps_per_execution,
         )
+
+    length, replicas = manifest["settings"]["max_sequence_length"], strategy.num_replicas_in_sync
+    print(
+        keras_bert.training.memory_estimate(
+            preset.model, args.batch_size, length, replicas=replicas
+        )
+    )
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite, resume=args.resume)
