@@ -25,6 +25,11 @@ nox.options.reuse_existing_virtualenvs = True
 HERE = pathlib.Path(__file__).parent
 BACKENDS = ("tensorflow", "jax", "torch")
 TORCH = "2.13.0"
+# Tests of texts, tokens and files, which are the same on every backend.
+WITHOUT_BACKEND = (
+    *("create_pretraining_data", "docs_cloud", "documents", "examples", "masking", "records"),
+    *("report", "tokenizer_checks", "tokenizer_forms", "tokenizers", "vocabulary"),
+)
 
 
 @nox.session
@@ -47,6 +52,15 @@ def tests(session: nox.Session) -> None:
     if "torch" in backends:
         install_torch(session)
     run_tests(session, backends)
+
+
+@nox.session
+def proofs(session: nox.Session) -> None:
+    """The long proofs that one update is one update, each in processes of its own."""
+    stay_inside(session)
+    session.install(".[tensorflow,recipes]", "jax>=0.10", "--group", "tests")
+    install_torch(session)
+    run_tests(session, BACKENDS, "-m", "slow")
 
 
 @nox.session
@@ -226,10 +240,13 @@ def install_torch(session: nox.Session) -> None:
         session.run("uv", "pip", "install", "--torch-backend=cpu", f"torch=={TORCH}")
 
 
-def run_tests(session: nox.Session, backends: tuple[str, ...] | list[str]) -> None:
-    """Runs pytest once for each backend, on all cores."""
+def run_tests(session: nox.Session, backends: tuple[str, ...] | list[str], *arguments: str) -> None:
+    """Runs pytest once for each backend, on all cores; what meets no backend, only once."""
     workers = os.environ.get("PYTEST_WORKERS", "auto")
+    once = [f"--ignore=tests/test_{name}.py" for name in WITHOUT_BACKEND]
     for backend in backends:
         session.log(f"backend: {backend}")
         # One thread each: torch's OpenMP threads spin, and starve the other workers.
-        session.run("pytest", "-n", workers, env={"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"})
+        environment = {"KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
+        ignored = [] if backend == backends[0] else once
+        session.run("pytest", "-n", workers, *ignored, *arguments, env=environment)

@@ -71,6 +71,8 @@ def class_names(labels: Sequence[str], count: int) -> tuple[str, ...]:
     """The classes' names, or their numbers where they have none."""
     if len(set(labels)) < len(labels):
         raise InputError(f"The preset's labels must differ. Received: {', '.join(labels)}.")
+    if labels and len(labels) != count:
+        raise InputError(f"The preset has {len(labels)} labels for {count} classes.")
     return tuple(labels) or tuple(str(i) for i in range(count))
 
 

@@ -284,9 +284,9 @@ def _question_rows(
 def embed(
     preset: Preset,
     texts: Any,
-    pooling: str = "mean",
+    pooling: str | None = None,
     layers: Sequence[int] = (-1,),
-    normalize: bool = True,
+    normalize: bool | None = None,
 ) -> np.ndarray:
     """Makes a vector of each text; of whichever head the preset has, its encoder is used.
 
@@ -296,11 +296,12 @@ def embed(
     Args:
         preset: Any.
         texts: A text or a list of them.
-        pooling: "mean" or "max" over the tokens, or "cls", the vector at [CLS].
+        pooling: "mean" or "max" over the tokens, or "cls", the vector at [CLS]; None: the
+            preset's setting, or else "mean".
         layers: Which hidden states to pool, joined in this order: 0 is that of the embeddings, i
             that after the i-th block, -1 the last.
         normalize: Divide each (joined) vector by its length, so that a product of two is their
-            cosine.
+            cosine; None: the preset's setting, or else True.
 
     Returns:
         float32 (B, D * len(layers)), or (D * len(layers),) for one text.
@@ -312,6 +313,10 @@ def embed(
     References:
         - [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084), section 3.
     """
+    if pooling is None:
+        pooling = preset.settings.get("pooling", "mean")
+    if normalize is None:
+        normalize = preset.settings.get("normalize", True)
     if pooling not in ("mean", "max", "cls"):
         raise ValueError(f"`pooling` must be mean, max or cls. Received: pooling={pooling!r}.")
     encoder, count = preset.encoder, preset.config.num_layers

@@ -54,13 +54,17 @@ def on_this_host(args: Any) -> Any:
 
     Hosts that train together (`--strategy multiworker`) run one command and may share a disk.
     """
+    if args.strategy != "multiworker":
+        return args
     try:
-        index = int(json.loads(os.environ.get("TF_CONFIG", ""))["task"]["index"])
+        described = json.loads(os.environ.get("TF_CONFIG", ""))
+        kind, index = described["task"]["type"], int(described["task"]["index"])
+        has_chief = "chief" in described["cluster"]
     except (ValueError, KeyError, TypeError):
+        return args  # `training.strategy` will say what's wrong
+    if kind == "chief" or (index == 0 and not has_chief):
         return args
-    if index == 0:
-        return args
-    return dataclasses.replace(args, output_dir=f"{args.output_dir}-worker{index}")
+    return dataclasses.replace(args, output_dir=f"{args.output_dir}-{kind}{index}")
 
 
 def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:

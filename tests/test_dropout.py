@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -25,15 +24,6 @@ def classifier():
     return keras_bert.tasks.text_classifier(encoder, 3, dropout=0.5)
 
 
-def drawing(model):
-    """torch's dropout has one generator for all layers; the others' each have their state."""
-    if keras.backend.backend() != "torch":
-        return contextlib.nullcontext()
-    from keras_bert.training.torch_loop import drawing_by
-
-    return drawing_by(model._random_states)
-
-
 def batch():
     rng = np.random.default_rng(0)
     return {"token_ids": rng.integers(1, 30, (4, 6))}, rng.integers(0, 3, 4)
@@ -46,7 +36,7 @@ def test_masks_depend_on_update_replica_and_micro_batch():
     def outputs(update, replica, micro_batch):
         with keras.StatelessScope():
             model._draw_by_update(update, replica, micro_batch)
-            with drawing(model):
+            with model.drawing(model._random_states):
                 return keras.ops.convert_to_numpy(model(inputs, training=True)["label"])
 
     first = outputs(0, 0, 0)

@@ -505,7 +505,7 @@ def test_sequence_length_and_vocabulary_must_fit(folder):
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     change_json(folder / "config.json", keras_bert={**config["keras_bert"], "settings": {}})
     change_config(folder / "preprocessor.json", sequence_length=512)
-    with pytest.raises(InputError, match=r"preprocessor\.json: sequence_length must be from 3"):
+    with pytest.raises(InputError, match="the sequence length must be from 3"):
         keras_bert.load(folder)
     change_config(folder / "preprocessor.json", sequence_length=9)
     more = "\n".join([*VOCABULARY, "a", "b", "c", "d"])

@@ -169,3 +169,73 @@ def test_compiled_model_round_trips(tmp_path):
     np.testing.assert_allclose(
         again.evaluate(inputs, labels, verbose=0), model.evaluate(inputs, labels, verbose=0)
     )
+
+
+def pooled_heads(count):
+    """Several outputs of one layer, in a list."""
+    encoder = tiny_encoder()
+    x = keras.layers.Dense(count, name="wide")(encoder.output["pooled_output"])
+    return Model(encoder.input, keras.ops.split(x, count, axis=-1))
+
+
+def test_outputs_of_one_layer_each_have_their_loss():
+    inputs, labels = batch()
+    model = pooled_heads(2)
+    model.compile("sgd", "mse")
+    logs = model.test_on_batch(inputs, [labels * 0.0, labels * 1.0], return_dict=True)
+    [one, other] = [value for name, value in logs.items() if name != "loss"]
+    assert math.isclose(logs["loss"], one + other, rel_tol=1e-6)
+    assert one != other
+
+
+def test_ignored_labels_weigh_nothing():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(2, 3, 5)), rng.integers(0, 5, (2, 3))
+    labels[0, 1:] = -1
+    plain = objective(keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    weights = (labels >= 0).astype("float32")
+    expected = float(plain(np.maximum(labels, 0), logits, weights))
+    assert math.isclose(float(objective(loss)(labels, logits, None)), expected, rel_tol=1e-6)
+    rows = np.array([1.0, 3.0])
+    expected = float(plain(np.maximum(labels, 0), logits, weights * rows[:, None]))
+    assert math.isclose(float(objective(loss)(labels, logits, rows)), expected, rel_tol=1e-6)
+
+
+def test_eager_micro_batches():
+    inputs, labels = batch()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model = keras_bert.tasks.text_classifier(tiny_encoder(), 3)
+    model.compile("sgd", loss, accumulate=2, run_eagerly=True)
+    assert np.isfinite(model.fit(inputs, labels, 8, verbose=0).history["loss"]).all()
+
+
+def test_a_step_of_ones_own_is_refused():
+    class Own(Model):
+        def train_step(self, *arguments):
+            return {}
+
+    encoder = tiny_encoder()
+    own = Own(encoder.input, encoder.output)
+    with pytest.raises(ValueError, match=r"`train_step` of .* derive .* from keras\.Model"):
+        own.compile("sgd", "mse")
+
+
+def test_fit_before_compile_says_so():
+    inputs, labels = batch()
+    model = keras_bert.tasks.text_classifier(tiny_encoder(), 3)
+    with pytest.raises(ValueError, match="must call `compile"):
+        model.fit(inputs, labels, verbose=0)
+
+
+def test_weights_without_a_gradient_are_decayed_everywhere():
+    encoder = tiny_encoder()
+    model = keras_bert.tasks.pretraining(encoder)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(AdamW(0.1, weight_decay=0.5), {"masked_lm": loss})
+    inputs, labels = batch()
+    kernel = encoder.get_layer("pooler").weights[0]
+    before = keras.ops.convert_to_numpy(kernel.value)
+    inputs["mask_positions"] = np.ones((8, 1), "int32")
+    model.train_on_batch(inputs, {"masked_lm": labels[:, None]})
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(kernel.value), 0.95 * before, rtol=1e-5)

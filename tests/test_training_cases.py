@@ -163,7 +163,9 @@ def test_the_same_seed_gives_the_same_losses():
     assert losses() == losses()
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("mixed_bfloat16", marks=pytest.mark.slow), "mixed_float16"]
+)
 def test_half_precision_learns_what_float32_learns(policy):
     """NUM-06: a row that's masked as a whole, and a first scale that overflows, do no harm."""
     x, y = rows(24)

@@ -4,7 +4,7 @@
     kaggle://owner/model/framework/variation      Kaggle; /version after it is one of its versions
 
 What's downloaded stays in the hub's own cache (HF_HOME, KAGGLEHUB_CACHE) and is a folder like
-any other. Only files that a reader of this package opens are asked for.
+any other. Of Hugging Face's, only the files that a reader of this package opens are asked for.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _kaggle(name: str) -> str:
             f"can't be reached ({type(error).__name__}): go online, give the /version of a copy in "
             f"KAGGLEHUB_CACHE, {ELSEWHERE}"
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # kagglehub's own derive from nothing narrower
         reason = f"couldn't be downloaded ({_first_line(error)}): try again, {ELSEWHERE}"
     raise InputError(f"kaggle://{name} {reason}.")
 

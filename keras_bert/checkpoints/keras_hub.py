@@ -306,11 +306,8 @@ def _build(
         head = MASKED_LM_HEAD | own["head"]
         epsilon = head["norm_epsilon"]
         is_number = isinstance(epsilon, float) and 0 < epsilon < 1
-        if (
-            set(head) != set(MASKED_LM_HEAD)
-            or head["activation"] not in ACTIVATIONS
-            or not is_number
-        ):
+        is_name = head["activation"] in list(ACTIVATIONS)
+        if set(head) != set(MASKED_LM_HEAD) or not (is_name and is_number):
             raise InputError(f"{folder / 'config.json'}: no head of {own['head']}.")
         return tasks.masked_lm(encoder, **head)
     path, count = folder / "task.json", described.get("num_classes")

@@ -144,8 +144,8 @@ def read_tokenizer(
     longest = settings.get("max_sequence_length", config.max_sequence_length)
     if type(longest) is not int or not 3 <= longest <= config.max_sequence_length:
         raise InputError(
-            f"{path}: sequence_length must be from 3 to {config.max_sequence_length}, the rows of "
-            f"the position table. Received: {longest!r}."
+            f"{folder}: the sequence length must be from 3 to {config.max_sequence_length}, the "
+            f"rows of the position table. Received: {longest!r}."
         )
     return tokenizer, settings
 

@@ -40,7 +40,8 @@ class Preset:
         tokenizer: How text becomes the encoder's ids.
         model: The task's model on this encoder, or the encoder itself.
         labels: Class names in the order of the logits.
-        settings: What predictions need besides: `max_sequence_length`.
+        settings: What predictions need besides: `max_sequence_length`; `multi_label`; an answer's
+            `no_answer_threshold`; an embedding's `pooling` and `normalize`.
 
     Raises:
         ValueError: the tokenizer has tokens for which the encoder's table has no rows.
@@ -153,19 +154,20 @@ def task_of(preset: Preset) -> tuple[str, dict[str, Any]]:
     model = preset.model
     if model is preset.encoder:
         return "encoder", {}
-    if model.name not in TASKS:
+    output = CLASSES.get(model.name, "label" if model.name == "multiple_choice" else None)
+    layers = {layer.name: layer for layer in model.layers}
+    if model.name not in TASKS or (output and f"{output}_dropout" not in layers):
         raise ValueError(
-            f"`preset.model` must be an encoder or one of {', '.join(TASKS)}. "
-            f"Received: a model named {model.name!r}."
+            f"`preset.model` must be an encoder or one of {', '.join(TASKS)}, as "
+            f"`keras_bert.tasks` builds them. Received: a model named {model.name!r}."
         )
     arguments: dict[str, Any] = {}
-    if output := CLASSES.get(model.name):
+    if output:
+        arguments["dropout"] = layers[f"{output}_dropout"].rate
+    if model.name in CLASSES:
         arguments["num_classes"] = model.output[output].shape[-1]
-        arguments["dropout"] = model.get_layer(f"{output}_dropout").rate
-    elif model.name == "multiple_choice":
-        arguments["dropout"] = model.get_layer("label_dropout").rate
-    elif model.name == "masked_lm" and has_own_head(preset):
-        head = model.get_layer("masked_lm_head")
+    if model.name == "masked_lm" and has_own_head(preset):
+        head = layers["masked_lm_head"]
         arguments["activation"] = keras.activations.serialize(head.activation).split(">")[-1]
         arguments["norm_epsilon"] = head.norm_epsilon
     return model.name, arguments

@@ -21,7 +21,7 @@ def has_row(indices: Any, num_rows: int, name: str) -> Any:
     found = ops.logical_and(indices >= 0, indices < num_rows)
     try:
         all_found = bool(ops.all(found))
-    except TypeError:  # what every backend raises where it traces, and there are no values
+    except (TypeError, RuntimeError):  # raised where a backend traces, and there are no values
         return found
     if not all_found:
         values = ops.convert_to_numpy(indices)

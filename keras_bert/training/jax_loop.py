@@ -50,7 +50,8 @@ class Loop:
             with keras.StatelessScope(mapping, collect_losses=True) as scope:
                 self._draw_by_update(self.optimizer.iterations, 0, micro)
                 y_pred = self(x, training=True)
-                loss = self.compute_loss(x, y, y_pred, sample_weight, totals=totals, parts=parts)
+                own = self._sum_of_own_losses()
+                loss = self._loss_of_part(y, y_pred, sample_weight, own, totals, parts)
                 loss = self.optimizer.scale_loss(loss)
                 self.compute_metrics(x, y, y_pred, sample_weight)
             random = {id(state) for state in self._random_states}
@@ -97,7 +98,7 @@ class Loop:
         ]
         with keras.StatelessScope(mapping, collect_losses=True) as scope:
             y_pred = self(x, training=False)
-            self.compute_loss(x, y, y_pred, sample_weight, training=False)
+            self._loss_of_part(y, y_pred, sample_weight, self._sum_of_own_losses())
             self.compute_metrics(x, y, y_pred, sample_weight)
         metrics = [
             current(scope, variable, value)
@@ -125,9 +126,11 @@ def part_of(batch: Any, micro: Any, parts: int) -> Any:
     """The micro-batch of that number: every `parts`-th row, so that no device gives all."""
     if parts == 1:
         return batch
-    return jax.tree.map(
-        lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:])[:, micro], batch
-    )
+
+    def cut(x: Any) -> Any:
+        return jax.numpy.reshape(x, (x.shape[0] // parts, parts, *x.shape[1:]))[:, micro]
+
+    return jax.tree.map(cut, batch)
 
 
 def current(scope: Any, variable: keras.Variable, value: Any) -> Any:

@@ -41,8 +41,11 @@ class Model(Loop, keras.Model):
 
     `segment_ids` and `padding_mask` may be left out of the inputs, or be None: zeros and ones.
 
-    `fit` and `evaluate` show the losses' exact means over all weighted elements seen.
+    `fit` and `evaluate` show the losses' exact means over all weighted elements seen. A
+    subclass with a step of its own would break all this: derive that from `keras.Model`.
     """
+
+    accumulate = 1
 
     def compile(
         self,
@@ -67,19 +70,27 @@ class Model(Loop, keras.Model):
             **kwargs: Keras's other arguments.
 
         Raises:
-            ValueError: `accumulate` isn't positive, or the optimizer accumulates by itself.
+            ValueError: `accumulate` isn't positive, the optimizer accumulates by itself, or a
+                subclass has a step or a `compute_loss` of its own.
         """
+        for name in ("train_step", "test_step", "compute_loss"):
+            if getattr(type(self), name) is not getattr(Model, name):
+                raise ValueError(
+                    f"`{name}` of keras_bert.training.Model can't be overridden: derive a model "
+                    f"with a step of its own from keras.Model. Received: {type(self).__name__}."
+                )
         if type(accumulate) is not int or accumulate < 1:
             raise ValueError(
                 f"`accumulate` must be a positive integer. Received: accumulate={accumulate!r}."
             )
         with self.creating_variables():
             optimizer = keras.optimizers.get(optimizer)
-        if getattr(optimizer, "gradient_accumulation_steps", None):
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if getattr(inner, "gradient_accumulation_steps", None):
             raise ValueError(
                 "`gradient_accumulation_steps` must be left to `model.compile(accumulate=...)`: "
                 "the optimizer's own counts micro-batches as updates. Received: "
-                f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}."
+                f"gradient_accumulation_steps={inner.gradient_accumulation_steps}."
             )
         on_tensorflow = keras.backend.backend() == "tensorflow"
         if jit_compile == "auto" and on_tensorflow and not keras.distribution.list_devices("gpu"):
@@ -117,7 +128,7 @@ class Model(Loop, keras.Model):
             ValueError: there are no batches, a batch can't be cut into equal parts, or the
                 model wasn't built in the strategy's scope.
         """
-        if hasattr(x, "cardinality") and int(x.cardinality()) == 0:
+        if callable(getattr(x, "cardinality", None)) and int(x.cardinality()) == 0:
             raise ValueError(
                 "The data set holds no batches: fewer rows than a batch, with `drop_remainder`?"
             )
@@ -133,9 +144,7 @@ class Model(Loop, keras.Model):
         """Keras's `predict`, to which no rows are no outputs rather than an error."""
         leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
         if leaves and all(hasattr(leaf, "shape") and leaf.shape[:1] == (0,) for leaf in leaves):
-            row = keras.tree.map_structure(
-                lambda leaf: None if leaf is None else np.zeros((1, *leaf.shape[1:]), leaf.dtype), x
-            )
+            row = keras.tree.map_structure(lambda leaf: None if leaf is None else zero_row(leaf), x)
             outputs = super().predict(row, *args, **kwargs)
             return keras.tree.map_structure(lambda output: output[:0], outputs)
         return super().predict(x, *args, **kwargs)
@@ -147,31 +156,47 @@ class Model(Loop, keras.Model):
         y_pred: Any = None,
         sample_weight: Any = None,
         training: bool = True,
-        *,
+    ) -> Any:
+        """The loss of a whole batch, and the sum of the layers' own losses."""
+        return self._loss_of_part(y, y_pred, sample_weight, self._sum_of_own_losses())
+
+    def _loss_of_part(
+        self,
+        y: Any,
+        y_pred: Any,
+        sample_weight: Any,
+        additional: Any,
         totals: Any = None,
         parts: int = 1,
-        additional: Any = None,
     ) -> Any:
         """The loss of one of a batch's `parts`: the parts' losses add up to the batch's.
 
         Args:
-            x: Not used.
             y: Labels in the form of the outputs.
             y_pred: The outputs.
             sample_weight: None, an array for all outputs, or a dict of them.
-            training: Not used.
+            additional: The sum of the layers' own losses, such as regularizers'; or None.
             totals: The whole batch's `Objective.totals`; None: this part is the whole.
             parts: Replicas times micro-batches.
-            additional: The sum of the layers' own losses, such as regularizers'; None: asked
-                for here.
         """
         loss = self._objective(y, y_pred, sample_weight, totals, parts)
         if additional is None:
-            additional = self._sum_of_own_losses()
-        if additional is not None:
-            self._objective.additional.update_state(ops.stop_gradient(additional))
-            loss = loss + additional / parts
-        return loss
+            return loss
+        self._objective.additional.update_state(ops.stop_gradient(additional))
+        return loss + additional / parts
+
+    def _forward(self, x: Any, replica: Any, micro_batch: Any) -> tuple[Any, Any]:
+        """Predictions under this step's dropout, and the sum of the layers' own losses."""
+        with keras.StatelessScope(collect_losses=True, initialize_variables=False) as scope:
+            self._draw_by_update(self.optimizer.iterations, replica, micro_batch)
+            with self.drawing(self._random_states):
+                y_pred = self(x, training=True)
+        random = {id(state) for state in self._random_states}
+        for variable in self.non_trainable_variables:
+            value = scope.get_current_value(variable)
+            if value is not None and id(variable) not in random:
+                variable.assign(value)
+        return y_pred, self._sum_of_own_losses(scope.losses)
 
     @property
     def metrics(self) -> list[Any]:
@@ -246,8 +271,18 @@ def batch_rows(x: Any, batch_size: int | None) -> int | None:
     return 32 if all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x)) else None
 
 
+def zero_row(leaf: Any) -> np.ndarray:
+    """One row of zeros of an array's or tensor's kind."""
+    return np.zeros((1, *leaf.shape[1:]), keras.backend.standardize_dtype(leaf.dtype))
+
+
 def output_names(model: keras.Model) -> list[str]:
-    """Names of a functional model's outputs, in order: a dict's keys, or the layers'."""
+    """Names of a functional model's outputs, in order: a dict's keys, or the layers'.
+
+    Several outputs of one layer are told apart by a number: split, split_1.
+    """
     if isinstance(model.output, dict):
         return list(model.output)
-    return list(model.output_names)
+    names = list(model.output_names)
+    before = [names[:i].count(name) for i, name in enumerate(names)]
+    return [f"{name}_{n}" if n else name for name, n in zip(names, before, strict=True)]

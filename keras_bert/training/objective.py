@@ -17,7 +17,8 @@ class Objective:
     The denominators are known from the data alone, before any prediction: a part of the
     batch, divided by the denominator of the whole, is a term of a sum.
 
-    A loss object whose reduction is "sum" is summed, as its user asked for.
+    A loss object whose reduction is "sum" or None is summed, as its user asked for; labels of a
+    loss's `ignore_class` have weight 0.
 
     Args:
         names: Names of the model's outputs, in order.
@@ -42,13 +43,12 @@ class Objective:
             name: 1.0 if factors[name] is None else factors[name] for name in self.losses
         }
         self.means = {name: keras.metrics.Mean(name=f"{name}_loss") for name in self.losses}
-        self.additional = keras.metrics.Mean(name="additional_loss")
+        self.additional = keras.metrics.Mean(name="losses of layers")  # no output's name
 
     def totals(self, y: Any, sample_weight: Any) -> dict[str, Any]:
         """Every output's sum of weights, scalars; rows count 1 where there are none."""
-        labels = self._by_name(y, "y")
-        weights = self._by_name(sample_weight, "sample_weight", spread=True)
-        return {name: sum_of_weights(required(labels, name), weights[name]) for name in self.losses}
+        targets = self._targets(y, sample_weight)
+        return {name: sum_of_weights(*target) for name, target in targets.items()}
 
     def __call__(
         self, y: Any, y_pred: Any, sample_weight: Any, totals: Any = None, parts: int = 1
@@ -66,12 +66,11 @@ class Objective:
             A scalar. `means` are updated.
         """
         totals = self.totals(y, sample_weight) if totals is None else totals
-        labels = self._by_name(y, "y")
-        outputs = self._by_name(y_pred, "y_pred")
-        weights = self._by_name(sample_weight, "sample_weight", spread=True)
+        targets = self._targets(y, sample_weight)
+        outputs = self._by_name(y_pred, "y_pred", spread=True)
         loss = ops.zeros((), keras.config.floatx())
         for name, each in self.losses.items():
-            label, weight = labels[name], weights[name]
+            label, weight = targets[name]
             if getattr(each, "reduction", "mean") in ("sum", "none", None):
                 value = ops.sum(each(label, outputs[name], weight))
                 self.means[name].update_state(ops.stop_gradient(value) * parts)
@@ -83,6 +82,17 @@ class Objective:
                 self.means[name].update_state(mean, sample_weight=own)
             loss = loss + self.factors[name] * value
         return loss
+
+    def _targets(self, y: Any, sample_weight: Any) -> dict[str, tuple[Any, Any]]:
+        """Output's name -> its labels and weights, for those that have a loss."""
+        if not self.losses:
+            return {}
+        labels = self._by_name(y, "y")
+        weights = self._by_name(sample_weight, "sample_weight", spread=True)
+        return {
+            name: (required(labels, name), without_ignored(each, labels[name], weights[name]))
+            for name, each in self.losses.items()
+        }
 
     def result(self) -> Any:
         """The loss over all that has been seen since the means were reset."""
@@ -118,6 +128,15 @@ def required(labels: dict[str, Any], name: str) -> Any:
             f"Received: {[key for key, value in labels.items() if value is not None]}."
         )
     return labels[name]
+
+
+def without_ignored(loss: Any, label: Any, weight: Any) -> Any:
+    """The weights, 0 at labels of the loss's `ignore_class`, if it has one."""
+    ignored = getattr(loss, "ignore_class", None)
+    if ignored is None:
+        return weight
+    kept = ops.cast(ops.not_equal(label, ignored), keras.config.floatx())
+    return kept if weight is None else kept * with_rank_of(kept, ops.cast(weight, kept.dtype))
 
 
 def sum_of_weights(label: Any, weight: Any) -> Any:

@@ -34,13 +34,17 @@ class Loop:
         if optimizer is not None:
             optimizer._all_reduce_sum_gradients = list
 
+    def drawing(self, states: Any) -> contextlib.AbstractContextManager[None]:
+        """Nothing to prepare: every layer draws by its own state."""
+        return contextlib.nullcontext()
+
     def replicas(self: Any) -> int:
         """Copies of the model that share a batch."""
         return self.distribute_strategy.num_replicas_in_sync
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras's `fit`, once the model is known to belong to the strategy in force."""
-        check_scope(self, self.optimizer)
+        check_scope(self, getattr(self, "optimizer", None))
         return super().fit(*args, **kwargs)  # type: ignore[misc]
 
     def predict_on_batch(self: Any, x: Any) -> Any:
@@ -129,7 +133,8 @@ class Loop:
         """Losses and metrics of a batch, in a replica."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
-        self.compute_loss(x, y, y_pred, sample_weight, training=False)
+        own = self._sum_of_own_losses()
+        self._loss_of_part(y, y_pred, sample_weight, own, parts=self.replicas())
         self.compute_metrics(x, y, y_pred, sample_weight)
 
     def _gradients(self: Any, batch: Any, totals: Any, replica: Any) -> list[tf.Tensor]:
@@ -146,7 +151,7 @@ class Loop:
         _, gradients = tf.while_loop(
             lambda micro, sums: micro < self.accumulate,
             body,
-            [tf.constant(0), zeros],
+            (tf.constant(0), zeros),
             maximum_iterations=self.accumulate,
         )
         return gradients
@@ -158,9 +163,7 @@ class Loop:
         parts = self.accumulate * self.distribute_strategy.num_replicas_in_sync
         with tf.GradientTape() as tape:
             y_pred, additional = self._forward(x, replica, micro)
-            loss = self.compute_loss(
-                *(x, y, y_pred, sample_weight), totals=totals, parts=parts, additional=additional
-            )
+            loss = self._loss_of_part(y, y_pred, sample_weight, additional, totals, parts)
             loss = self.optimizer.scale_loss(loss)
         self.compute_metrics(x, y, y_pred, sample_weight)
         weights = [weight.value for weight in self.trainable_variables]
@@ -168,20 +171,6 @@ class Loop:
         # The rows of an embedding's gradient that belong to one token are summed by this: the
         # gradient's norm is that of the sum.
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-    def _forward(self: Any, x: Any, replica: Any, micro: Any) -> tuple[Any, Any]:
-        """Predictions under this step's dropout, and the sum of the layers' own losses."""
-        with keras.StatelessScope(collect_losses=True, initialize_variables=False) as scope:
-            self._draw_by_update(self.optimizer.iterations, replica, micro)
-            y_pred = self(x, training=True)
-        # In the scope, Keras would look for regularized weights among the mapped variables.
-        additional = self._sum_of_own_losses(scope.losses)
-        random = {id(state) for state in self._random_states}
-        for variable in self.non_trainable_variables:
-            value = scope.get_current_value(variable)
-            if value is not None and id(variable) not in random:
-                variable.assign(value)
-        return y_pred, additional
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Makes the variables of metrics and optimizer, which a replica can't make.

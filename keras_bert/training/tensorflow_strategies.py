@@ -32,7 +32,7 @@ def multiworker() -> tf.distribute.Strategy:
     """A replica on every GPU (or the CPU) of the hosts that TF_CONFIG lists."""
     try:
         described = json.loads(os.environ.get("TF_CONFIG", ""))
-        described["cluster"]["worker"][described["task"]["index"]]
+        described["cluster"][described["task"]["type"]][described["task"]["index"]]
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise InputError(
             "strategy 'multiworker' needs the environment variable TF_CONFIG on every host, such "

@@ -20,6 +20,17 @@ class Loop:
     def take(self, optimizer: Any) -> None:
         """Nothing to prepare: the optimizer gets its gradients from one program."""
 
+    @contextlib.contextmanager
+    def drawing(self, states: list[keras.Variable]) -> Iterator[None]:
+        """Has torch's one generator, which Keras's dropout draws from, start at the first state."""
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices, enabled=bool(states)):
+            if states:
+                seed, count = (int(word) for word in states[0].value)
+                # On a CPU the generator takes 32 bits: odd factors keep (seed, count) apart.
+                torch.manual_seed((seed * 0x9E3779B1 + count * 0x85EBCA77) & 0xFFFFFFFF)
+            yield
+
     def replicas(self) -> int:
         """Copies of the model that share a batch."""
         return 1
@@ -36,27 +47,14 @@ class Loop:
                 self._backward(*part, totals, micro)
         weights = self.trainable_weights
         with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+            self.optimizer.apply([gradient_of(weight) for weight in weights], weights)
         return self.get_metrics_result()
 
     def _backward(self: Any, x: Any, y: Any, sample_weight: Any, totals: Any, micro: int) -> None:
         """Adds a micro-batch's gradients to those that the weights hold."""
-        with keras.StatelessScope(collect_losses=True, initialize_variables=False) as scope:
-            self._draw_by_update(self.optimizer.iterations, 0, micro)
-            with drawing_by(self._random_states):
-                y_pred = self(x, training=True)
-        # In the scope, Keras would look for regularized weights among the mapped variables.
-        additional = self._sum_of_own_losses(scope.losses)
-        random = {id(state) for state in self._random_states}
-        for variable in self.non_trainable_variables:
-            value = scope.get_current_value(variable)
-            if value is not None and id(variable) not in random:
-                variable.assign(value)
-        loss = self.compute_loss(
-            *(x, y, y_pred, sample_weight),
-            totals=totals,
-            parts=self.accumulate,
-            additional=additional,
+        y_pred, additional = self._forward(x, 0, micro)
+        loss = self._loss_of_part(
+            y, y_pred, sample_weight, additional, totals, parts=self.accumulate
         )
         self.optimizer.scale_loss(loss).backward()
         with torch.no_grad():
@@ -66,18 +64,14 @@ class Loop:
         """Losses and metrics of a batch."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
-        self.compute_loss(x, y, y_pred, sample_weight, training=False)
+        self._loss_of_part(y, y_pred, sample_weight, self._sum_of_own_losses())
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
 
-@contextlib.contextmanager
-def drawing_by(states: list[keras.Variable]) -> Iterator[None]:
-    """Has torch's own generator, which Keras's dropout draws from, start at the first state."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices, enabled=bool(states)):
-        if states:
-            torch.manual_seed(int(states[0].value.sum()))
-        yield
+def gradient_of(weight: keras.Variable) -> torch.Tensor:
+    """Zeros where the loss doesn't depend on the weight, as on the other backends."""
+    gradient = weight.value.grad
+    return torch.zeros_like(weight.value) if gradient is None else gradient
 
 
 def part_of(batch: Any, micro: int, parts: int) -> Any:
