@@ -7,7 +7,7 @@ r"""Pretrain BERT with masked-LM and next-sentence prediction (Devlin et al., 20
 `--data` is a folder of `create_pretraining_data.py`. The defaults are the paper's (appendix
 A.2); a run on one small machine wants fewer steps and a higher rate, as above.
 
-Expect: for that command, 10 minutes on two CPU cores and a masked-LM loss at [MASK] positions
+Expect: for that command, 11 minutes on two CPU cores and a masked-LM loss at [MASK] positions
 0.17 nat below a unigram model's (`recipes/README.md` has the table and the curve). The paper's
 own run, `--size base` with the defaults, wants accelerators.
 """
