@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 
@@ -28,21 +29,61 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 def replacing(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """Gives an empty folder to fill, which takes the place of `folder` once it's whole.
 
-    Until then the old one stays, and where filling fails, it stays for good. A kill between
-    the two renames leaves it beside the new one, as `.NAME.old`.
+    Until then the old one stays, and where filling fails, it stays for good. What a kill left
+    beside it is cleared away by the next call, or put back if it's all there is. Where `folder`
+    is a link, the folder that it leads to is replaced.
     """
-    folder = pathlib.Path(folder)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    old = folder.with_name(f".{folder.name}.old")
-    for rest in (unfinished, old):
-        shutil.rmtree(rest, ignore_errors=True)
+    folder = pathlib.Path(os.path.realpath(folder))
+    _clear_up(folder)
+    mine = f".{folder.name}.{os.getpid()}"  # two processes may write the same folder
+    unfinished, old = (folder.with_name(f"{mine}.{end}") for end in ("unfinished", "old"))
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(unfinished, folder)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if old.exists() and not folder.exists():
+            os.replace(old, folder)
         raise
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(unfinished, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    finally:
+        for rest in (unfinished, old):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def holds(folder: str | os.PathLike[str], files: Collection[str], needed: Collection[str]) -> bool:
+    """Whether a folder is empty, or holds these files and no others, one of `needed` among them.
+
+    That is what may be replaced: a folder of the user's own may share a name with ours.
+    """
+    folder = pathlib.Path(folder)
+    if not folder.is_dir():
+        return False
+    found = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+    names = {path.relative_to(folder).as_posix() for path in found}
+    return not any(folder.iterdir()) or (names <= set(files) and bool(names & set(needed)))
+
+
+def _clear_up(folder: pathlib.Path) -> None:
+    """Removes what processes that are gone left of `folder`; an old one goes back if need be."""
+    for rest in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*")):
+        *_, process, end = rest.name.split(".")
+        if end not in ("old", "unfinished") or not process.isdigit() or _runs(int(process)):
+            continue
+        if end == "old" and not folder.exists():
+            os.replace(rest, folder)
+        elif rest.is_dir() and not rest.is_symlink():
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _runs(process: int) -> bool:
+    if process == os.getpid():
+        return False  # an earlier process that had this number
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's
+    return True

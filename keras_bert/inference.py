@@ -102,7 +102,8 @@ def _masked_row(preset: Preset, text: str, number: int) -> Row:
     encoding = tokenizer.encode(text, max_length=longest, special_tokens=True)
     masks = [i for i, token in enumerate(encoding.token_ids) if token == tokenizer.mask_id]
     if "[MASK]" not in text:
-        raise InputError(f"A text must hold a [MASK] to fill. Received: row {number}, {text!r}.")
+        start = text if len(text) <= 80 else f"{text[:80]}..."
+        raise InputError(f"A text must hold a [MASK] to fill. Received: row {number}, {start!r}.")
     if len(masks) < text.count("[MASK]"):
         raise InputError(
             f"Every [MASK] must be among the first {longest} tokens: shorten row {number}, "

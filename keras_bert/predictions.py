@@ -123,10 +123,14 @@ def windows(count: int, size: int, stride: int) -> list[Window]:
     places = [(start, min(start + size, count)) for start in starts]
     tokens, owner, most = np.arange(count), np.zeros(count, int), np.full(count, -np.inf)
     for i, (start, stop) in enumerate(places):
-        context = np.minimum(tokens - start, stop - 1 - tokens) + 0.01 * (stop - start)
-        better = (start <= tokens) & (tokens < stop) & (context > most)
-        owner[better], most[better] = i, context[better]
-    return [Window(*place, np.flatnonzero(owner == i)) for i, place in enumerate(places)]
+        own = tokens[start:stop]
+        context = np.minimum(own - start, stop - 1 - own) + 0.01 * (stop - start)
+        better = own[context > most[start:stop]]
+        owner[better], most[better] = i, context[better - start]
+    return [
+        Window(start, stop, start + np.flatnonzero(owner[start:stop] == i))
+        for i, (start, stop) in enumerate(places)
+    ]
 
 
 class Words(NamedTuple):

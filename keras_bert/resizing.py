@@ -165,13 +165,11 @@ def resize_positions(preset: Preset, max_sequence_length: int) -> Preset:
     longest = settings.get("max_sequence_length", old)
     if "max_sequence_length" in settings and (longest == old or longest > max_sequence_length):
         settings["max_sequence_length"] = max_sequence_length
-    return dataclasses.replace(
-        _rebuilt(
-            preset,
-            {POSITIONS: lambda rows: rows[repeated]},
-            max_sequence_length=max_sequence_length,
-        ),
+    return _rebuilt(
+        preset,
+        {POSITIONS: lambda rows: rows[repeated]},
         settings=settings,
+        max_sequence_length=max_sequence_length,
     )
 
 
@@ -232,6 +230,7 @@ def _rebuilt(
     preset: Preset,
     changes: dict[str, Callable[[np.ndarray], np.ndarray]],
     tokenizer: WordPiece | None = None,
+    settings: dict[str, Any] | None = None,
     **numbers: Any,
 ) -> Preset:
     """The same task built anew from other numbers, with the old weights but for `changes`."""
@@ -248,7 +247,7 @@ def _rebuilt(
         encoder=encoder,
         model=model,
         tokenizer=tokenizer or preset.tokenizer,
-        settings=dict(preset.settings),
+        settings=dict(preset.settings if settings is None else settings),
     )
 
 

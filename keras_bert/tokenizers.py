@@ -79,14 +79,27 @@ class WordPiece:
             self.vocabulary, source = _read_vocabulary(Path(vocabulary)), str(vocabulary)
         else:
             self.vocabulary, source = list(vocabulary), "the vocabulary list"
+        for i, token in enumerate(self.vocabulary):
+            if not isinstance(token, str) or "\n" in token or token.endswith("\r"):
+                raise InputError(
+                    f"{source}: token {i} must be a line of text. Received: {token!r}."
+                )
+        for name, value in (("lowercase", lowercase), ("split_cjk", split_cjk)):
+            if not isinstance(value, bool):
+                raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}.")
+        if strip_accents not in (None, True, False):
+            raise ValueError(
+                "`strip_accents` must be True, False or None. "
+                f"Received: strip_accents={strip_accents!r}."
+            )
         ids = _unique_ids(self.vocabulary, source)
         for token in SPECIAL_TOKENS:
             if token not in ids:
                 raise InputError(f"{source}: lacks the token {token}; add it as a line of its own.")
-        if max_chars_per_word < 1:
+        if type(max_chars_per_word) is not int or max_chars_per_word < 1:
             raise ValueError(
-                "`max_chars_per_word` must be at least 1. "
-                f"Received: max_chars_per_word={max_chars_per_word}."
+                "`max_chars_per_word` must be a whole number of at least 1. "
+                f"Received: max_chars_per_word={max_chars_per_word!r}."
             )
         self.splitter = WordSplitter(lowercase, strip_accents, split_cjk)
         self.lowercase = lowercase

@@ -44,8 +44,8 @@ def main(args: Args) -> dict[str, Any]:
         raise InputError(f"{output_dir} is a file: --output-dir must name a folder.")
     if output_dir.is_dir() and any(output_dir.iterdir()) and not args.overwrite:
         raise InputError(f"{output_dir} isn't empty: pass --overwrite, or another --output-dir.")
-    if output_dir.resolve() == pathlib.Path(args.checkpoint).resolve():
-        raise InputError("--output-dir must be another folder than --checkpoint.")
+    if pathlib.Path(args.checkpoint).resolve().is_relative_to(output_dir.resolve()):
+        raise InputError("--output-dir must be another folder than --checkpoint, and not hold it.")
 
     # ---- Model -----------------------------------------------------------------
     preset, report = checkpoints.load_with_report(args.checkpoint)

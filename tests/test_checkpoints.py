@@ -197,3 +197,74 @@ def test_no_checkpoint_at_all(classifier, tmp_path):
         keras_bert.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="format='onnx'"):
         keras_bert.save(classifier, tmp_path / "a", format="onnx")
+
+
+@pytest.fixture
+def small():
+    """A preset of two classes."""
+    tokenizer = keras_bert.WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    config = keras_bert.BertConfig.of_size(
+        "tiny", vocabulary_size=6, num_layers=1, hidden_dim=8, num_heads=2, intermediate_dim=8
+    )
+    encoder = keras_bert.bert(config)
+    model = keras_bert.tasks.text_classifier(encoder, 2)
+    return keras_bert.Preset(config, encoder, tokenizer, model, ("no", "yes"))
+
+
+@pytest.mark.parametrize("format", ["preset", "huggingface"])
+def test_numbers_that_are_none_are_refused(small, tmp_path, format):
+    small.model.get_layer("label").bias.assign([float("nan"), 0.0])
+    keras_bert.save(small, tmp_path / "a", format)
+    with pytest.raises(InputError, match=r"(label|classifier).*no finite number"):
+        keras_bert.load(tmp_path / "a")
+
+
+def test_a_difference_of_nan_is_nan(small):
+    other = keras.models.clone_model(small.model)
+    other.set_weights([np.full(w.shape, np.nan, "float32") for w in small.model.get_weights()])
+    assert np.isnan(keras_bert.checkpoints.max_difference(small.model, other))
+
+
+def test_what_a_kill_left_is_put_back(small, tmp_path):
+    """Between the two renames there's only the old folder, under a name of the killed process."""
+    keras_bert.save(small, tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / ".a.999999999.old")
+    (tmp_path / ".a.999999999.unfinished").mkdir()
+    bad = dataclasses.replace(small, settings={"max_sequence_length": 8, "value": {1, 2}})
+    with pytest.raises(TypeError):
+        keras_bert.save(bad, tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert keras_bert.load(tmp_path / "a").labels == small.labels
+
+
+def test_a_link_stays_a_link(small, tmp_path):
+    keras_bert.save(small, tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    keras_bert.save(dataclasses.replace(small, labels=("n", "y")), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert keras_bert.load(tmp_path / "real").labels == ("n", "y")
+
+
+@pytest.mark.parametrize("format", ["preset", "huggingface", "google", "keras_hub"])
+def test_a_folder_of_the_users_own_stays(small, tmp_path, format):
+    (tmp_path / "site").mkdir()
+    for name in ("README.md", "vocab.txt", "config.json"):
+        (tmp_path / "site" / name).write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="choose another"):
+        keras_bert.save(small, tmp_path / "site", format)
+    assert len(list((tmp_path / "site").iterdir())) == 3
+
+
+def test_presets_that_contradict_themselves(small):
+    for wrong in (
+        {"labels": ("one",)},
+        {"labels": (1, 2)},
+        {"settings": {"max_sequence_length": 2}},
+    ):
+        with pytest.raises(ValueError, match=r"labels|max_sequence_length"):
+            dataclasses.replace(small, **wrong)
+    for wrong in ({"lowercase": "false"}, {"max_chars_per_word": 1.5}, {"strip_accents": "no"}):
+        with pytest.raises(ValueError, match="must be"):
+            keras_bert.WordPiece(small.tokenizer.vocabulary, **wrong)
+    with pytest.raises(InputError, match="token 6 must be a line of text"):
+        keras_bert.WordPiece([*small.tokenizer.vocabulary, "a\nb"])

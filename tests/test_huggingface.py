@@ -570,8 +570,8 @@ def test_only_its_own_folder_is_replaced(folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "source"]
     (tmp_path / "back" / "README.md").write_text("mine", encoding="utf-8")
     preset.write(source, tmp_path / "preset")
-    for name, other in (("back", r"README\.md"), ("preset", r"weights\.h5")):
-        with pytest.raises(InputError, match=rf"{name} exists and holds {other}"):
+    for name in ("back", "preset"):
+        with pytest.raises(InputError, match=f"{name} exists and holds more than a model"):
             huggingface.write(source, tmp_path / name)
     assert (tmp_path / "back" / "README.md").exists()
 

@@ -197,7 +197,9 @@ def test_every_code_point_splits_as_unicode_14_says():
 def test_every_pair_of_ascii(lowercase, special_tokens):
     """TF-Text splits and lower-cases ASCII by itself: as the frozen table does."""
     ascii_chars = [chr(code) for code in range(128)]
-    tokens = sorted({*ascii_chars, *(f"##{c}" for c in ascii_chars), "##", "a.", "##.a", "a b"})
+    # A token is a line of a file: it holds no end of one.
+    letters = [letter for letter in ascii_chars if letter not in "\n\r"]
+    tokens = sorted({*letters, *(f"##{c}" for c in letters), "##", "a.", "##.a", "a b"})
     tokenizer = WordPiece([*SPECIAL_TOKENS, *tokens, "[a]"], lowercase)
     texts = [f"a{first}{second}B" for first in ascii_chars for second in ascii_chars]
     ids = tokenizer(texts, special_tokens)

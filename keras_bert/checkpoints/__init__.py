@@ -40,7 +40,12 @@ def load(folder: str | os.PathLike[str]) -> Preset:
 def load_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, Report]:
     """`load`, and what became of every tensor."""
     folder = hub.local_folder(folder)
-    loaded, report = FORMATS[format_of(folder)].read_with_report(folder)
+    try:
+        loaded, report = FORMATS[format_of(folder)].read_with_report(folder)
+    except InputError:
+        raise
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(f"{folder} can't be read: {error}.") from error
     check_casing(loaded.tokenizer)
     check_rows(loaded.tokenizer, loaded.config)
     return loaded, report

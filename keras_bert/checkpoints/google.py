@@ -39,7 +39,7 @@ from keras_bert import tasks
 from keras_bert.checkpoints import parity
 from keras_bert.checkpoints.preset import Preset
 from keras_bert.errors import InputError
-from keras_bert.files import replacing, write_json
+from keras_bert.files import holds, replacing, write_json
 from keras_bert.models import BertConfig, bert
 from keras_bert.tokenizers import WordPiece
 
@@ -156,7 +156,7 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
             without lower-casing or the reverse, or doesn't split CJK.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() and not (folder.is_dir() and set(os.listdir(folder)) <= FILES):
+    if folder.exists() and not holds(folder, FILES, [f"{CHECKPOINT}.index"]):
         raise InputError(f"{folder} exists and holds more than a checkpoint: choose another.")
     described = _describe(preset)
     with replacing(folder) as unfinished:
@@ -227,6 +227,8 @@ def _texts(
     }
     try:
         own |= described.get("keras_bert", {})
+        if not isinstance(own["labels"], list) or own["lowercase"] not in (None, True, False):
+            raise ValueError(f"labels={own['labels']!r}, lowercase={own['lowercase']!r}")
         labels, settings = tuple(map(str, own["labels"])), dict(own["settings"])
         max_chars_per_word = int(own["max_chars_per_word"])
     except (TypeError, ValueError, OverflowError) as error:

@@ -62,4 +62,4 @@ def _read_dataset(path: pathlib.Path, name: str, item: h5py.Dataset) -> np.ndarr
         return (item[()].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     if item.dtype.kind != "f":
         raise InputError(f"{path}: tensor {name} must hold floats. Received: {item.dtype}.")
-    return np.asarray(item[()])
+    return np.asarray(item[()]).astype(item.dtype.newbyteorder("="), copy=False)

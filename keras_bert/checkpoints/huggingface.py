@@ -36,7 +36,7 @@ from keras_bert.checkpoints.safetensors_files import (
     write_safetensors,
 )
 from keras_bert.errors import InputError
-from keras_bert.files import replacing, write_json
+from keras_bert.files import holds, replacing, write_json
 from keras_bert.models import BertConfig, bert
 
 # Our task -> Hugging Face's class and the tensors of its heads.
@@ -155,10 +155,8 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
         ValueError: the model isn't an encoder of `bert` or one of `keras_bert.tasks`.
     """
     folder = pathlib.Path(folder)
-    if folder.exists():
-        others = sorted(x.name for x in folder.iterdir()) if folder.is_dir() else [folder.name]
-        if others := [name for name in others if name not in OURS]:
-            raise InputError(f"{folder} exists and holds {others[0]}: choose another folder.")
+    if folder.exists() and not holds(folder, OURS, ["model.safetensors"]):
+        raise InputError(f"{folder} exists and holds more than a model: choose another folder.")
     described, tensors = _describe(preset), _tensors(preset)
     casing, special = describe_tokenizer(preset.tokenizer)
     casing["model_max_length"] = preset.settings.get(
@@ -338,6 +336,11 @@ def _read_bin(path: pathlib.Path) -> dict[str, np.ndarray]:
             raise InputError(
                 f"{path}: {name!r} must be a tensor. Received: {type(tensor).__name__}."
             )
+        # A shape alone costs nothing to claim; the numbers have to be there.
+        if tensor.layout == torch.strided and tensor.device.type == "cpu":
+            stored = tensor.untyped_storage().nbytes()
+            if not 0 < tensor.numel() * tensor.element_size() <= stored:
+                raise InputError(f"{path}: tensor {name} isn't stored whole in this file.")
         # numpy has no bfloat16; float32 holds its values.
         tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import pathlib
@@ -161,6 +162,12 @@ def _read_fast_tokenizer(path: pathlib.Path, rows: int) -> tuple[list[str], dict
     ids = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(ids, dict) or not all(type(i) is int and 0 <= i < rows for i in ids.values()):
         raise InputError(f"{path}: model.vocab must give tokens the ids 0 to {rows - 1}.")
+    if len(set(ids.values())) < len(ids):
+        twice = next(i for i, n in collections.Counter(ids.values()).items() if n > 1)
+        tokens = [token for token, i in ids.items() if i == twice]
+        raise InputError(
+            f"{path}: model.vocab gives {tokens[0]!r} and {tokens[1]!r} the id {twice}."
+        )
     if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
         raise InputError(f"{path}: normalizer must be a BertNormalizer. Received: {normalizer!r}.")
     tokens = [""] * (max(ids.values(), default=-1) + 1)

@@ -49,14 +49,15 @@ from keras_bert.checkpoints.keras_hub_texts import (
 )
 from keras_bert.checkpoints.preset import Preset
 from keras_bert.errors import InputError
-from keras_bert.files import replacing, write_json, write_text
+from keras_bert.files import holds, replacing, write_json, write_text
 from keras_bert.layers.activations import activation
 from keras_bert.models import BertConfig, bert
 
 MODEL, HEAD = WEIGHTS = ("model.weights.h5", "task.weights.h5")
 SHARDED = "model.weights.json"  # the index of a preset in several files
 FILES = {"config.json", "task.json", "tokenizer.json", "preprocessor.json", "metadata.json"}
-FILES |= {*WEIGHTS, "assets", "README.md"}
+FILES |= {*WEIGHTS, VOCABULARY, "README.md"}
+README_TITLE = "# What KerasHub computes otherwise"
 
 # Our task -> KerasHub's class; it has no other heads for BERT.
 TASKS = {"text_classifier": "BertTextClassifier", "masked_lm": "BertMaskedLM"}
@@ -122,6 +123,8 @@ def read_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, parity.Rep
     if config.activation not in ACTIVATIONS:
         raise InputError(f"{path}: KerasHub has no activation={config.activation!r}.")
     class_name, described = "BertBackbone", dict[str, Any]()
+    if (folder / "task.weights.h5").exists() and not (folder / "task.json").is_file():
+        raise InputError(f"{folder} has a task.weights.h5 without the task.json that describes it.")
     if (folder / "task.json").is_file():
         class_name, described = read_object(folder / "task.json", tuple(CLASSES))
     task = CLASSES.get(class_name, "encoder")
@@ -164,7 +167,9 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
             tokenizers that split CJK.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() and not (folder.is_dir() and set(os.listdir(folder)) <= FILES):
+    readme = folder / "README.md"
+    is_own = readme.exists() and not readme.read_bytes().startswith(README_TITLE.encode())
+    if is_own or (folder.exists() and not holds(folder, FILES, WEIGHTS)):
         raise InputError(f"{folder} exists and holds more than a preset: choose another folder.")
     _check_expressible(preset)
     sentences, tensors = differences(preset), _tensors(preset)
@@ -180,7 +185,7 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
                 file[path] = tensor
         if sentences:
             lines = "\n".join(f"- {sentence}" for sentence in sentences)
-            write_text(unfinished / "README.md", f"# What KerasHub computes otherwise\n\n{lines}\n")
+            write_text(unfinished / "README.md", f"{README_TITLE}\n\n{lines}\n")
     if sentences:
         warnings.warn(f"{folder}: {' '.join(sentences)}", stacklevel=3)
 

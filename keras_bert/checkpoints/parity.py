@@ -122,7 +122,7 @@ def assign(
 def max_difference(first: keras.Model, second: keras.Model) -> float:
     """The largest difference between two models' outputs on one fixed batch.
 
-    The batch is two rows (of two choices each, for multiple choice) of 8 tokens, the second
+    The batch is two rows (of two choices each, for multiple choice) of up to 8 tokens, the second
     one padded; ids are drawn from the whole of the first model's token table.
     """
     batch = _probe_batch(first)
@@ -131,7 +131,8 @@ def max_difference(first: keras.Model, second: keras.Model) -> float:
         values = model(batch, training=False)
         outputs.append({name: keras.ops.convert_to_numpy(x) for name, x in values.items()})
     ours, theirs = outputs
-    return max(float(np.max(np.abs(ours[name] - theirs[name]))) for name in ours)
+    # Python's max would lose a NaN.
+    return float(np.max([np.max(np.abs(ours[name] - theirs[name])) for name in ours]))
 
 
 def _checked(
@@ -152,6 +153,9 @@ def _checked(
             f"{source}: tensor {name} must have the shape {expected} to become {weight.path}. "
             f"Received: {value.shape}{stored}."
         )
+    # In the weights' own precision, in which a large float64 has no place.
+    if not np.isfinite(value.astype(np.float32)).all():
+        raise InputError(f"{source}: tensor {name} holds a value that is no finite number.")
     return value
 
 
@@ -161,17 +165,20 @@ def _weights(model: keras.Model, encoder: keras.Model | None) -> dict[str, keras
 
 
 def _probe_batch(model: keras.Model) -> dict[str, Any]:
-    table = next(w for w in model.weights if w.path == "token_embedding/embeddings")
-    shape: tuple[int, ...] = (2, 8)
+    rows = {weight.path: weight.shape[0] for weight in model.weights}
+    length = min(8, rows.get("position_embedding/embeddings", 8))
+    shape: tuple[int, ...] = (2, length)
     if len(model.input["token_ids"].shape) == 3:
-        shape = (2, 2, 8)
+        shape = (2, 2, length)
     padding_mask = np.ones(shape, "int32")
-    padding_mask[1, ..., 5:] = 0
+    padding_mask[1, ..., length // 2 + 1 :] = 0
     batch = {
-        "token_ids": np.random.default_rng(0).integers(0, table.shape[0], shape, "int32"),
+        "token_ids": np.random.default_rng(0).integers(
+            0, rows["token_embedding/embeddings"], shape, "int32"
+        ),
         "segment_ids": np.zeros(shape, "int32"),
         "padding_mask": padding_mask,
-        "mask_positions": np.array([[1, 3], [0, 4]], "int32"),
+        "mask_positions": np.array([[1, 2], [0, 1]], "int32"),
     }
     return {name: batch[name] for name in model.input}
 

@@ -24,7 +24,7 @@ from keras_bert import tasks
 from keras_bert.checkpoints.h5_files import read_h5
 from keras_bert.checkpoints.parity import Report
 from keras_bert.errors import InputError
-from keras_bert.files import replacing, write_json
+from keras_bert.files import holds, replacing, write_json
 from keras_bert.layers import EncoderBlock
 from keras_bert.models import ARCHITECTURES
 from keras_bert.tokenizers import WordPiece
@@ -44,7 +44,9 @@ class Preset:
             `no_answer_threshold`; an embedding's `pooling` and `normalize`.
 
     Raises:
-        ValueError: the tokenizer has tokens for which the encoder's table has no rows.
+        ValueError: the tokenizer has tokens for which the encoder's table has no rows; the labels
+            aren't a name for each class; `max_sequence_length` isn't from 3 to the rows of the
+            table of positions.
     """
 
     config: Any
@@ -61,6 +63,15 @@ class Preset:
             raise ValueError(
                 f"the vocabulary holds {tokens} tokens, and the token table {rows} rows"
             )
+        if not all(isinstance(label, str) for label in self.labels):
+            raise ValueError(f"labels must be strings. Received: {self.labels!r}")
+        if self.labels and self.model.name in CLASSES:
+            num_classes = self.model.output[CLASSES[self.model.name]].shape[-1]
+            if len(self.labels) != num_classes:
+                raise ValueError(f"{len(self.labels)} labels for {num_classes} classes")
+        longest = self.settings.get("max_sequence_length", self.config.max_sequence_length)
+        if type(longest) is not int or not 3 <= longest <= self.config.max_sequence_length:
+            raise ValueError(f"settings have max_sequence_length={longest!r}")
 
 
 CONFIG, VOCABULARY, WEIGHTS = FILES = ("config.json", "vocab.txt", "weights.h5")
@@ -74,7 +85,7 @@ def write(preset: Preset, folder: str | os.PathLike[str]) -> None:
         InputError: the folder holds something else.
     """
     folder = pathlib.Path(folder)
-    if folder.exists() and not _is_preset(folder):
+    if folder.exists() and not holds(folder, FILES, [WEIGHTS]):
         raise InputError(f"{folder} exists and isn't a preset: choose another folder.")
     with replacing(folder) as unfinished:
         write_json(unfinished / CONFIG, _describe(preset))
@@ -106,6 +117,8 @@ def read(folder: str | os.PathLike[str]) -> Preset:
         config = config_class.from_dict(described["config"])
         tokenizer = WordPiece(folder / VOCABULARY, **described["tokenizer"])
         _check_sizes(described["config"] | arguments, tensors)
+        if not isinstance(arguments.get("activation", ""), str):
+            raise ValueError(f"activation must be a name, not {arguments['activation']!r}")
         encoder, model = build(config, task, arguments)
         preset = Preset(
             config=config,
@@ -190,23 +203,10 @@ def read_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, Report]:
     return preset, Report(source=source, read=paths, assigned=paths)
 
 
-def _is_preset(folder: pathlib.Path) -> bool:
-    """Whether `folder` holds our files and no other, or nothing, so that it may be replaced."""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    return not names or names == set(FILES)
-
-
 def _check(preset: Preset, described: dict[str, Any]) -> None:
     """What belongs together must agree."""
     if preset.tokenizer.vocabulary_hash != described["vocabulary_hash"]:
         raise ValueError("vocab.txt isn't the vocabulary that the preset was saved with")
-    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
-    if type(longest) is not int or not 3 <= longest <= preset.config.max_sequence_length:
-        raise ValueError(f"settings have max_sequence_length={longest!r}")
-    if preset.labels and preset.model.name in CLASSES:
-        num_classes = preset.model.output[CLASSES[preset.model.name]].shape[-1]
-        if len(preset.labels) != num_classes:
-            raise ValueError(f"{len(preset.labels)} labels for {num_classes} classes")
 
 
 def _check_sizes(numbers: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
@@ -253,5 +253,7 @@ def _assign(model: keras.Model, tensors: dict[str, np.ndarray], path: pathlib.Pa
                 f"{path}: weight {name} must be floats of the shape {tuple(weight.shape)}. "
                 f"Received: {tensors[name].dtype}, {tensors[name].shape}."
             )
+        if not np.isfinite(tensors[name].astype(np.float32)).all():
+            raise InputError(f"{path}: weight {name} holds a value that is no finite number.")
     for name, weight in expected.items():
         weight.assign(tensors[name])

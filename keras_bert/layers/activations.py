@@ -24,8 +24,6 @@ def activation(name: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     Any other name is Keras's. The two GELUs differ by up to 4.7e-4, so a checkpoint has to
     keep the one it was trained with.
     """
-    if not (isinstance(name, str) or callable(name)):
-        raise ValueError(f"`activation` must be a name. Received: activation={name!r}.")
     if name in ("gelu_tanh", "gelu_new"):
         return gelu_tanh
     return keras.activations.get(name)
