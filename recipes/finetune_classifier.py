@@ -7,7 +7,7 @@ A file is a table of tab-separated columns whose first line names `label` and `t
 that line, a row is `label <tab> text`.
 
 Expect: 40 seconds on two CPU cores for 12 passes over 1,525 sentences with a tiny BERT, as in
-`quickstart.py`: accuracy 0.71 on eight topics, where the commonest has a share of 0.25.
+`quickstart.py`: accuracy 0.65 on eight topics, where the commonest has a share of 0.25.
 """
 
 from __future__ import annotations
