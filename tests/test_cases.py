@@ -770,6 +770,17 @@ def test_fewer_rows_than_a_batch():
     assert labels["label"].shape == (3,)
 
 
+def test_an_inverted_mask_is_noticed():
+    """ROB-08: 1 is a real token."""
+    encoder = keras_bert.bert(keras_bert.BertConfig.of_size("tiny", vocabulary_size=30))
+    model = keras_bert.tasks.text_classifier(encoder, 3)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    inverted = np.array([[0, 0, 1, 1], [0, 0, 0, 0]])
+    inputs = {"token_ids": np.ones((2, 4), "int32"), "padding_mask": inverted}
+    with pytest.raises(ValueError, match="0 at the first position of every row"):
+        model.fit(inputs, np.zeros(2, "int32"), verbose=0)
+
+
 def test_no_rows_and_no_batches():
     """ROB-09: no rows give no outputs; an epoch without a step is refused."""
     tf = pytest.importorskip("tensorflow")

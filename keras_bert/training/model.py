@@ -125,9 +125,16 @@ class Model(Loop, keras.Model):
         """Keras's `fit`, once the batch is known to fit replicas and micro-batches.
 
         Raises:
-            ValueError: there are no batches, a batch can't be cut into equal parts, or the
-                model wasn't built in the strategy's scope.
+            ValueError: there are no batches, a batch can't be cut into equal parts, the
+                model wasn't built in the strategy's scope, or an array of `padding_mask` is
+                0 at the first position of every row.
         """
+        mask = x.get("padding_mask") if isinstance(x, dict) else None
+        if isinstance(mask, np.ndarray) and mask.size and not mask[..., 0].any():
+            raise ValueError(
+                "`padding_mask` must be 1 at tokens and 0 at padding. Received: 0 at the first "
+                "position of every row; is it inverted?"
+            )
         if callable(getattr(x, "cardinality", None)) and int(x.cardinality()) == 0:
             raise ValueError(
                 "The data set holds no batches: fewer rows than a batch, with `drop_remainder`?"
