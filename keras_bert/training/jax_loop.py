@@ -23,6 +23,10 @@ class Loop:
     def take(self, optimizer: Any) -> None:
         """Nothing to prepare: the optimizer gets its gradients from one program."""
 
+    def drawing(self, states: Any) -> contextlib.AbstractContextManager[None]:
+        """Nothing to prepare: every layer draws by its own state."""
+        return contextlib.nullcontext()
+
     def replicas(self) -> int:
         """Parts that a `keras.distribution` splits a batch into."""
         distribution = keras.distribution.distribution()
@@ -128,7 +132,8 @@ def part_of(batch: Any, micro: Any, parts: int) -> Any:
         return batch
 
     def cut(x: Any) -> Any:
-        return jax.numpy.reshape(x, (x.shape[0] // parts, parts, *x.shape[1:]))[:, micro]
+        x = jax.numpy.asarray(x)  # numpy's when the step runs eagerly
+        return x.reshape(x.shape[0] // parts, parts, *x.shape[1:])[:, micro]
 
     return jax.tree.map(cut, batch)
 
