@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import keras
 
+from keras_bert.training.micro_batches import num_micro_batches
+
 
 class Loop:
     """JAX's steps of `keras_bert.training.Model`: functions of the state and a batch.
@@ -40,7 +42,7 @@ class Loop:
         trainable, non_trainable, optimizer_variables, metrics = state
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         batch = (x, y, sample_weight)
-        parts = micro_batches(jax.tree.leaves(x)[0].shape[0], self.accumulate)
+        parts = num_micro_batches(x, self.accumulate)
         totals = self._objective.totals(y, sample_weight)
 
         def loss_of(trainable: Any, non_trainable: Any, metrics: Any, micro: Any) -> Any:
@@ -114,16 +116,6 @@ class Loop:
         mapping = zip(self.metrics_variables, metrics, strict=True)
         with keras.StatelessScope(mapping):
             return self.get_metrics_result()
-
-
-def micro_batches(rows: int, accumulate: int) -> int:
-    """The least number of equal parts, at least `accumulate`, that `rows` can be cut into.
-
-    The number doesn't change the update, so a last batch of 9 rows may go in 3 parts, not 2.
-    """
-    if rows <= accumulate:
-        return max(rows, 1)
-    return next(parts for parts in range(accumulate, rows + 1) if rows % parts == 0)
 
 
 def part_of(batch: Any, micro: Any, parts: int) -> Any:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bert.training.micro_batches import batch_rows
 from keras_bert.training.objective import Objective
 
 # Each backend's step is a file of its own, and imports its backend alone.
@@ -189,7 +190,8 @@ class Model(Loop, keras.Model):
         loss = self._objective(y, y_pred, sample_weight, totals, parts)
         if additional is None:
             return loss
-        self._objective.additional.update_state(ops.stop_gradient(additional))
+        # An update counts once, whatever the number of its parts.
+        self._objective.additional.update_state(ops.stop_gradient(additional), 1 / parts)
         return loss + additional / parts
 
     def _forward(self, x: Any, replica: Any, micro_batch: Any) -> tuple[Any, Any]:
@@ -266,16 +268,6 @@ class Model(Loop, keras.Model):
             if name in self._inputs_struct and name not in filled:
                 filled[name] = like(filled["token_ids"])
         return filled
-
-
-def batch_rows(x: Any, batch_size: int | None) -> int | None:
-    """Rows of a batch that `fit` will take from `x`, where they're known before it begins."""
-    if batch_size is not None:
-        return batch_size
-    spec = getattr(x, "element_spec", None)
-    if spec is not None:
-        return next((leaf.shape[0] for leaf in keras.tree.flatten(spec) if leaf is not None), None)
-    return 32 if all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x)) else None
 
 
 def zero_row(leaf: Any) -> np.ndarray:

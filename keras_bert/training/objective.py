@@ -73,7 +73,8 @@ class Objective:
             label, weight = targets[name]
             if getattr(each, "reduction", "mean") in ("sum", "none", None):
                 value = ops.sum(each(label, outputs[name], weight))
-                self.means[name].update_state(ops.stop_gradient(value) * parts)
+                # The mean over updates, each of which counts once for all its parts.
+                self.means[name].update_state(ops.stop_gradient(value) * parts, 1 / parts)
             else:
                 summed = weighted_sum(each, label, outputs[name], weight)
                 value = ops.divide_no_nan(summed, totals[name])

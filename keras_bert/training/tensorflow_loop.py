@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_bert.training.micro_batches import num_micro_batches
+
 
 class Loop:
     """TensorFlow's steps of `keras_bert.training.Model`.
@@ -66,24 +68,27 @@ class Loop:
 
     def _function_of(self: Any, step: Callable[[Any], None]) -> Callable[[Any], dict[str, Any]]:
         strategy = self.distribute_strategy
+        # XLA loops over micro-batches of one known size: then each batch is traced by its own
+        # shape, where otherwise one graph takes them all from the iterator.
+        by_shape = self.jit_compile and self.accumulate > 1
         if self.jit_compile and strategy.num_replicas_in_sync == 1:
-            step = tf.function(step, jit_compile=True, reduce_retracing=True)
+            step = tf.function(step, jit_compile=True, reduce_retracing=not by_shape)
 
-        def one(data: Any) -> None:
+        def run(data: Any) -> None:
             strategy.run(step, args=(without_optionals(data),))
 
-        def one_with_results(data: Any) -> dict[str, Any]:
-            one(data)
+        def one(data: Any) -> dict[str, Any]:
+            run(data)
             return self.get_metrics_result()
 
-        def several(iterator: Any) -> dict[str, Any]:
+        def from_iterator(iterator: Any) -> dict[str, Any]:
             """At least one step, and no more than there's data for."""
 
             def wanted(done: Any, data: Any) -> Any:
                 return tf.logical_and(done < self.steps_per_execution, data.has_value())
 
             def body(done: Any, data: Any) -> tuple[Any, Any]:
-                one(data.get_value())
+                run(data.get_value())
                 # The batch after the last step belongs to the next call.
                 following = tf.cond(
                     done + 1 < self.steps_per_execution,
@@ -92,22 +97,24 @@ class Loop:
                 )
                 return done + 1, following
 
-            first = iterator.get_next()
-            one(first)
-            tf.while_loop(wanted, body, [tf.constant(1), iterator.get_next_as_optional()])
+            run(iterator.get_next())
+            if self.steps_per_execution > 1:
+                tf.while_loop(wanted, body, [tf.constant(1), iterator.get_next_as_optional()])
             return self.get_metrics_result()
 
         if not self.run_eagerly:
-            one_with_results = tf.function(one_with_results, reduce_retracing=True)
-            several = tf.function(several, reduce_retracing=True)
+            one = tf.function(one, reduce_retracing=not by_shape)
+            from_iterator = tf.function(from_iterator, reduce_retracing=True)
 
         def function(iterator: Any) -> dict[str, Any]:
-            if self.steps_per_execution == 1:
-                return one_with_results(next(iterator))
-            if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-                return several(iterator)
-            for _, data in zip(range(self.steps_per_execution), iterator, strict=False):
-                results = one_with_results(data)
+            is_tensorflows = isinstance(
+                iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)
+            )
+            if is_tensorflows and not (by_shape or self.run_eagerly):
+                return from_iterator(iterator)
+            results = one(next(iterator))
+            for _, data in zip(range(self.steps_per_execution - 1), iterator, strict=False):
+                results = one(data)
             return results
 
         return function
@@ -121,7 +128,7 @@ class Loop:
         if replica.num_replicas_in_sync > 1:
             totals = replica.all_reduce(tf.distribute.ReduceOp.SUM, totals)
             if self.jit_compile:
-                gradients_of = tf.function(gradients_of, jit_compile=True, reduce_retracing=True)
+                gradients_of = tf.function(gradients_of, jit_compile=True)
         number = replica.replica_id_in_sync_group
         gradients = gradients_of((x, y, sample_weight), totals, number)
         weights = self.trainable_variables
@@ -139,28 +146,29 @@ class Loop:
 
     def _gradients(self: Any, batch: Any, totals: Any, replica: Any) -> list[tf.Tensor]:
         """The replica's share of the gradients, summed over its micro-batches."""
-        if self.accumulate == 1:
-            return self._gradients_of_part(batch, totals, replica, 0)
+        parts = num_micro_batches(batch, self.accumulate)
+        if parts == 1:
+            return self._gradients_of_part(batch, totals, replica, 0, parts)
 
         def body(micro: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
-            part = part_of(batch, micro, self.accumulate)
-            gradients = self._gradients_of_part(part, totals, replica, micro)
+            part = part_of(batch, micro, parts)
+            gradients = self._gradients_of_part(part, totals, replica, micro, parts)
             return micro + 1, [a + b for a, b in zip(sums, gradients, strict=True)]
 
         zeros = [tf.zeros(weight.shape, weight.dtype) for weight in self.trainable_variables]
         _, gradients = tf.while_loop(
-            lambda micro, sums: micro < self.accumulate,
+            lambda micro, sums: micro < parts,
             body,
             (tf.constant(0), zeros),
-            maximum_iterations=self.accumulate,
+            maximum_iterations=parts,
         )
         return gradients
 
     def _gradients_of_part(
-        self: Any, batch: Any, totals: Any, replica: Any, micro: Any
+        self: Any, batch: Any, totals: Any, replica: Any, micro: Any, parts: int
     ) -> list[tf.Tensor]:
         x, y, sample_weight = batch
-        parts = self.accumulate * self.distribute_strategy.num_replicas_in_sync
+        parts = parts * self.replicas()
         with tf.GradientTape() as tape:
             y_pred, additional = self._forward(x, replica, micro)
             loss = self._loss_of_part(y, y_pred, sample_weight, additional, totals, parts)
@@ -199,8 +207,9 @@ def part_of(batch: Any, micro: Any, parts: int) -> Any:
         if x is None:
             return None
         rows = x.shape[0]
-        if rows is not None and rows % parts == 0:
+        if rows is not None:
             return tf.reshape(x, [parts, rows // parts, *x.shape[1:]])[micro]
+        # The last parts may be short or empty, which isn't for XLA: see `_function_of`.
         size = -(-tf.shape(x)[0] // parts)
         return x[micro * size : (micro + 1) * size]
 

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import torch
 
+from keras_bert.training.micro_batches import num_micro_batches
+
 
 class Loop:
     """torch's steps of `keras_bert.training.Model`."""
@@ -39,23 +41,20 @@ class Loop:
         """One update on a batch."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         totals = self._objective.totals(y, sample_weight)
-        parts = self.accumulate
+        parts = num_micro_batches(x, self.accumulate)
         self.zero_grad()
         for micro in range(parts):
-            part = part_of((x, y, sample_weight), micro, parts)
-            if len(keras.tree.flatten(part[0])[0]) > 0:
-                self._backward(*part, totals, micro)
+            self._backward(part_of((x, y, sample_weight), micro, parts), totals, micro, parts)
         weights = self.trainable_weights
         with torch.no_grad():
             self.optimizer.apply([gradient_of(weight) for weight in weights], weights)
         return self.get_metrics_result()
 
-    def _backward(self: Any, x: Any, y: Any, sample_weight: Any, totals: Any, micro: int) -> None:
+    def _backward(self: Any, part: Any, totals: Any, micro: int, parts: int) -> None:
         """Adds a micro-batch's gradients to those that the weights hold."""
+        x, y, sample_weight = part
         y_pred, additional = self._forward(x, 0, micro)
-        loss = self._loss_of_part(
-            y, y_pred, sample_weight, additional, totals, parts=self.accumulate
-        )
+        loss = self._loss_of_part(y, y_pred, sample_weight, additional, totals, parts)
         self.optimizer.scale_loss(loss).backward()
         with torch.no_grad():
             self.compute_metrics(x, y, y_pred, sample_weight)
@@ -75,12 +74,12 @@ def gradient_of(weight: keras.Variable) -> torch.Tensor:
 
 
 def part_of(batch: Any, micro: int, parts: int) -> Any:
-    """The micro-batch of that number: the rows in order, the last part perhaps a short one."""
+    """The micro-batch of that number."""
 
     def cut(x: Any) -> Any:
         if x is None:
             return None
-        size = -(-len(x) // parts)
+        size = len(x) // parts
         return x[micro * size : (micro + 1) * size]
 
     return keras.tree.map_structure(cut, batch)
