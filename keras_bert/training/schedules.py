@@ -37,7 +37,11 @@ class WarmupLinear(keras.optimizers.schedules.LearningRateSchedule):
         google_compat: bool = False,
     ) -> None:
         super().__init__()
-        check_updates(warmup_updates, total_updates)
+        if not 0 <= warmup_updates <= total_updates:
+            raise ValueError(
+                "`warmup_updates` must be between 0 and `total_updates`. Received: "
+                f"warmup_updates={warmup_updates}, total_updates={total_updates}."
+            )
         self.peak_learning_rate = peak_learning_rate
         self.warmup_updates = warmup_updates
         self.total_updates = total_updates
@@ -45,13 +49,15 @@ class WarmupLinear(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
-        start = 0 if self.google_compat else self.warmup_updates
-        share = ops.where(
-            step < self.warmup_updates,
-            climb(step, self.warmup_updates),
-            descent(step, start, self.total_updates),
-        )
+        up = climb(step, self.warmup_updates)
+        share = ops.where(step < self.warmup_updates, up, self._descent(step))
         return self.peak_learning_rate * share
+
+    def _descent(self, step: Any) -> Any:
+        """The share of the descent's updates that is left."""
+        start = 0 if self.google_compat else self.warmup_updates
+        # Where the warm-up takes all updates there's no descent, only the 0 behind its end.
+        return ops.maximum((self.total_updates - step) / max(self.total_updates - start, 1), 0.0)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -63,8 +69,8 @@ class WarmupLinear(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("keras_bert")
-class WarmupPolynomial(keras.optimizers.schedules.LearningRateSchedule):
-    """From 0 up to the peak in a straight line, then down to 0 along a power of it.
+class WarmupPolynomial(WarmupLinear):
+    """From 0 up to the peak in a straight line, then down to 0 along a power of one.
 
     After the climb the rate is peak * (what is left / length of the descent)^power: a power
     above 1 falls fast and lands softly, one below 1 stays high and falls late, as the 0.5 of
@@ -75,6 +81,7 @@ class WarmupPolynomial(keras.optimizers.schedules.LearningRateSchedule):
         warmup_updates: Updates of the climb; 0 starts at the peak.
         total_updates: Updates in all; from there on the rate is 0.
         power: Of the descent, positive.
+        google_compat: As for `WarmupLinear`.
 
     Raises:
         ValueError: `warmup_updates` is negative or greater than `total_updates`, or `power`
@@ -82,34 +89,23 @@ class WarmupPolynomial(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self, peak_learning_rate: float, warmup_updates: int, total_updates: int, power: float
+        self,
+        peak_learning_rate: float,
+        warmup_updates: int,
+        total_updates: int,
+        power: float,
+        google_compat: bool = False,
     ) -> None:
-        super().__init__()
-        check_updates(warmup_updates, total_updates)
+        super().__init__(peak_learning_rate, warmup_updates, total_updates, google_compat)
         if not power > 0:
             raise ValueError(f"`power` must be positive. Received: power={power}.")
-        self.peak_learning_rate = peak_learning_rate
-        self.warmup_updates = warmup_updates
-        self.total_updates = total_updates
         self.power = power
 
-    def __call__(self, step: Any) -> Any:
-        step = ops.cast(step, "float32")
-        down = descent(step, self.warmup_updates, self.total_updates)
-        share = ops.where(
-            step < self.warmup_updates,
-            climb(step, self.warmup_updates),
-            ops.power(down, self.power),
-        )
-        return self.peak_learning_rate * share
+    def _descent(self, step: Any) -> Any:
+        return ops.power(super()._descent(step), self.power)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "peak_learning_rate": self.peak_learning_rate,
-            "warmup_updates": self.warmup_updates,
-            "total_updates": self.total_updates,
-            "power": self.power,
-        }
+        return super().get_config() | {"power": self.power}
 
 
 @keras.saving.register_keras_serializable("keras_bert")
@@ -148,18 +144,3 @@ class WarmupConstant(keras.optimizers.schedules.LearningRateSchedule):
 def climb(step: Any, warmup_updates: int) -> Any:
     """The share of the warm-up that is done."""
     return step / max(warmup_updates, 1)
-
-
-def descent(step: Any, start: int, end: int) -> Any:
-    """The share of the updates from `start` to `end` that is left."""
-    # Where the warm-up takes all updates there's no descent, only the 0 behind its end.
-    return ops.maximum((end - step) / max(end - start, 1), 0.0)
-
-
-def check_updates(warmup_updates: int, total_updates: int) -> None:
-    """Raises ValueError unless the warm-up ends with the training or before."""
-    if not 0 <= warmup_updates <= total_updates:
-        raise ValueError(
-            "`warmup_updates` must be between 0 and `total_updates`. Received: "
-            f"warmup_updates={warmup_updates}, total_updates={total_updates}."
-        )
