@@ -62,7 +62,7 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
 
     def from_text(text: tf.Tensor) -> dict[str, tf.Tensor]:
         length = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
-        return answers(preset.tokenizer.encode_tf(text, max_length=length))
+        return answers(preset.tokenizer.encode_tf(text, max_length=length, core_ops=True))
 
     ids = {name: tf.TensorSpec((None, None), tf.int32, name) for name in IDS}
     text = tf.TensorSpec((None,), tf.string, "text")

@@ -279,7 +279,7 @@ class WordPiece:
         strings: "tf.Tensor",
         max_length: int | None = None,
         pairs: "tf.Tensor | None" = None,
-        core_ops: bool = True,
+        core_ops: bool = False,
         special_tokens: bool = False,
     ) -> "dict[str, tf.Tensor]":
         """`encode` for a batch, as a TensorFlow graph.
@@ -288,7 +288,7 @@ class WordPiece:
             strings: string (B,).
             max_length: The most tokens a row may have, with [CLS] and [SEP].
             pairs: string (B,), the second texts.
-            core_ops: As in `to_tf`; True by default, for exports are what asks for all inputs.
+            core_ops: As in `to_tf`.
             special_tokens: As in a call.
 
         Returns:
