@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from keras_bert import remote
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 
@@ -80,6 +81,7 @@ def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
         metrics = main(args)
+        remote.copy_out()
     except InputError as error:
         sys.exit(_complain(str(error)))
     except OSError as error:
@@ -117,11 +119,9 @@ def check_output_dir(
         InputError: the path is a file; the folder isn't empty and neither `resume` nor
             `overwrite` is given; or `overwrite` would remove a folder that no recipe made.
     """
-    folder = pathlib.Path(output_dir)
-    if "://" in os.fspath(output_dir):
-        raise InputError(f"--output-dir must be a local folder. Received: {output_dir}.")
     if overwrite and resume:
         raise InputError("Choose one of --resume and --overwrite.")
+    folder = local_folder(output_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: --output-dir must name a folder.")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -169,6 +169,13 @@ def start_run(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "args.json", dataclasses.asdict(args))
     return folder
+
+
+def local_folder(output_dir: str | os.PathLike[str]) -> pathlib.Path:
+    """The run folder itself, or the working copy of one on a store such as `gs://`."""
+    if remote.is_remote(output_dir):
+        return remote.working_copy(os.fspath(output_dir))
+    return pathlib.Path(output_dir)
 
 
 def _keep_what_is_read(folder: pathlib.Path, args: Any) -> None:

@@ -39,7 +39,7 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
-    output_dir = pathlib.Path(args.output_dir)
+    output_dir = recipe.local_folder(args.output_dir)
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"{output_dir} is a file: --output-dir must name a folder.")
     if output_dir.is_dir() and any(output_dir.iterdir()) and not args.overwrite:

@@ -18,7 +18,7 @@ from typing import Any
 import rich.console
 import rich.progress
 
-from keras_bert import recipe
+from keras_bert import recipe, remote
 from keras_bert.data.vocabulary import train_vocabulary
 from keras_bert.errors import InputError
 from keras_bert.files import write_text
@@ -29,7 +29,7 @@ class Args:
     """Learn a WordPiece vocabulary from text."""
 
     input: tuple[str, ...]
-    """UTF-8 text files."""
+    """UTF-8 text files; `gs://` and its like are copied in first."""
     output: str
     """Where to write the vocabulary, a token a line."""
     vocabulary_size: int = 30522
@@ -43,6 +43,9 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
+    if remote.is_remote(args.output):
+        raise InputError(f"--output must be a local file. Received: {args.output}.")
+    inputs = tuple(remote.local(path) for path in args.input)
     output = pathlib.Path(args.output)
     if output.is_dir() or any(output.resolve() == pathlib.Path(p).resolve() for p in args.input):
         raise InputError(f"--output must be a new file. Received: {output}, a folder or an input.")
@@ -57,7 +60,7 @@ def main(args: Args) -> dict[str, Any]:
     with rich.progress.Progress(
         console=rich.console.Console(stderr=True), transient=True
     ) as progress:
-        lines = read_lines(args.input, progress)
+        lines = read_lines(inputs, progress)
         try:
             tokens = train_vocabulary(lines, args.vocabulary_size, args.lowercase)
         except InputError as error:

@@ -214,7 +214,7 @@ def test_no_network(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("s3://owner/name", r"s3://owner/name must be a folder, hf://owner/name or kaggle://"),
+        ("nohub://owner/name", r"nohub://owner/name can't be opened: Protocol not known"),
         ("hf://name", "hf://name must be like hf://owner/name"),
         ("hf://owner/name/more", "must be like hf://owner/name or hf://owner/name@revision"),
         ("hf://../../etc/passwd", "must be like"),

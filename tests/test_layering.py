@@ -18,7 +18,8 @@ PACKAGE = pathlib.Path(keras_bert.__file__).parent
 ARROWS = {
     "errors": set(),
     "files": set(),
-    "recipe": {"errors", "files"},
+    "remote": {"errors"},
+    "recipe": {"errors", "files", "remote"},
     "layers": set(),
     "models": {"layers"},
     "training": {"errors", "files"},
@@ -30,7 +31,8 @@ ARROWS = {
     "tokenizer_checks": {"tokenizers", "unicode_table"},
     "data": {"errors", "tokenizers", "unicode_table"},
     "checkpoints": {
-        *("errors", "files", "layers", "models", "tasks", "tokenizers", "tokenizer_checks"),
+        *("errors", "files", "layers", "models", "remote", "tasks", "tokenizers"),
+        "tokenizer_checks",
     },
     "resizing": {"checkpoints", "tokenizers"},
     "evaluation": {"tokenizers"},

@@ -26,7 +26,8 @@ def load(folder: str | os.PathLike[str]) -> Preset:
 
     Its files tell which it is. The preset's model is that of the heads in the checkpoint, or
     the encoder where there are none. In place of a folder, `hf://owner/name`,
-    `hf://owner/name@revision` and `kaggle://owner/model/framework/variation` name one on a hub.
+    `hf://owner/name@revision` and `kaggle://owner/model/framework/variation` name one on a hub,
+    and `gs://bucket/folder` or its like one on a store that fsspec knows.
     A tokenizer whose casing or size looks like another model's is warned about.
 
     Raises:

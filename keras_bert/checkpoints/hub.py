@@ -14,6 +14,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
+from keras_bert import remote
 from keras_bert.errors import InputError
 
 # The files of each format. Digits, not "*", which would match the files of subfolders too.
@@ -38,7 +39,7 @@ ELSEWHERE = "or download it on another machine and give its folder"
 
 
 def local_folder(name: str | os.PathLike[str]) -> pathlib.Path:
-    """The folder itself, or, of a hub's name, the folder into which it was downloaded.
+    """The folder itself; of a hub's name, or a path such as `gs://`, that of what it names.
 
     Raises:
         InputError: the name is no hub's or badly formed; the hub's package is missing; the hub
@@ -48,9 +49,7 @@ def local_folder(name: str | os.PathLike[str]) -> pathlib.Path:
     if not found:
         return pathlib.Path(name)
     if scheme not in HUBS:
-        raise InputError(
-            f"{name} must be a folder, hf://owner/name or kaggle://owner/model/framework/variation."
-        )
+        return pathlib.Path(remote.local(os.fspath(name)))
     return pathlib.Path(HUBS[scheme](rest))
 
 
