@@ -120,6 +120,8 @@ def train(arguments, strategy, kind, weights):
     if kind == "sgd":
         scores = model.evaluate(data, verbose=0, return_dict=True)
         out |= {f"{kind}/evaluate/{name}": np.array(score) for name, score in scores.items()}
+        predicted = model.predict(data, verbose=0)
+        out |= {f"{kind}/predict/{name}": value for name, value in predicted.items()}
     for weight, before, gradient in zip(
         model.trainable_weights, start, model.optimizer.first, strict=True
     ):
