@@ -1,23 +1,31 @@
-r"""Turn plain text into examples to pretrain BERT on: sentence pairs in TFRecord shards.
+r"""Turn text into examples to pretrain BERT on: sentence pairs in TFRecord shards.
 
     python recipes/create_pretraining_data.py --input novel.txt speeches.txt \
         --document-break heading blank --vocabulary vocab.txt --lowercase \
         --max-sequence-length 128 --output-dir data/en128
 
-Tokens are masked later, anew for each batch of `pretrain.py`, so one folder serves any number
-of passes.
+An input is a file, a folder, a pattern (`'wiki/**/wiki_*'`) or a URL (`gs://bucket/texts`): plain
+text, WikiExtractor's output, JSON lines (.jsonl) or Parquet with a `text`, compressed (.gz) or
+not. It's read as a stream, in memory that doesn't grow with it, and turned into examples by as
+many processes as there are cores; the bytes are the same for any number. Killed, the run goes on
+where it was when the same command is given with --resume. Tokens are masked later, anew for each
+batch of `pretrain.py`, so one folder serves any number of passes.
 
-Expect: "Pride and Prejudice" and 20 speeches (1.5 MB of text): 307,000 tokens in
-3,700 examples of 128, 95% full, in 5 seconds on one core, of which 4 are imports. More
-workers pay from some tens of megabytes on.
+Expect: 2 million tokens of English a second and core after 4 seconds of imports (1 GB of text:
+100 core-seconds), 800 MB of memory a process, nearly all of them imports, and beside the output
+as much room again on disk until it's done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import json
 import os
+import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import rich.console
@@ -25,27 +33,26 @@ import rich.progress
 import rich.table
 
 from keras_bert import WordPiece, recipe
-from keras_bert.data import batches, records
-from keras_bert.data.documents import DocumentBreak, read_documents, tokenize_documents
-from keras_bert.data.examples import (
-    MIN_SEQUENCE_LENGTH,
-    Example,
-    TokenizedDocument,
-    sentence_pairs,
-)
+from keras_bert.data import beam, creation, processes, records, statistics
+from keras_bert.data.documents import DocumentBreak
+from keras_bert.data.examples import MIN_SEQUENCE_LENGTH, PairMode
+from keras_bert.data.sources import Source, find_files
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.tokenizer_checks import check_casing, check_unknown
 
-EXAMPLES_PER_SHARD = 50_000  # once the first eight shards are full: some 20 MB at 128 tokens
+# Of the settings, these leave the examples as they are.
+NOT_OF_THE_DATA = (
+    *("vocabulary", "output_dir", "workers", "runner", "beam_options", "resume", "overwrite"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Turn plain text into examples to pretrain BERT on."""
+    """Turn text into examples to pretrain BERT on."""
 
     input: tuple[str, ...]
-    """UTF-8 text files."""
+    """UTF-8 texts: files, folders, patterns, URLs."""
     vocabulary: str
     """vocab.txt, one token a line, with [PAD] [UNK] [CLS] [SEP] [MASK]."""
     output_dir: str
@@ -53,20 +60,38 @@ class Args:
     lowercase: bool = True
     """Whether to lower-case the text: as the vocabulary was made."""
     max_sequence_length: int = 128
-    """Tokens in the longest example, [CLS] and two [SEP] included."""
+    """Tokens in the longest example, [CLS] and [SEP] included."""
     short_sequence_probability: float = 0.1
     """Share of examples that are made shorter on purpose."""
+    pairs: PairMode = "next_sentence"
+    """Half of B random (BERT), half of the pairs swapped (ALBERT), or no pairs (RoBERTa)."""
+    duplicates: int = 1
+    """Times that the text is paired anew, as Google's dupe factor."""
     document_break: tuple[DocumentBreak, ...] = ("blank",)
-    """What ends a document: a blank line, the line before a heading, or the file's end; one
-    value for all inputs or one for each."""
+    """What ends a document in plain text: a blank line, the line before a heading, or the file's
+    end; one value for all inputs or one for each."""
     unwrap: bool = False
     """Join hard-wrapped lines: a paragraph ends at a blank line, not at each line."""
+    words: bool = False
+    """The text is words with spaces between them, as a segmenter leaves Chinese; the spaces are
+    taken out and the words kept for whole-word masking."""
+    deduplicate: bool = False
+    """Leave out exact copies of earlier documents."""
+    min_document_length: int = 0
+    """Leave out documents of fewer characters."""
     dev_documents: tuple[int, ...] = (0,)
     """Last documents of an input to hold out; one number for all inputs or one for each."""
-    workers: int = 1
-    """Processes that tokenize; the result is the same for any number."""
+    workers: int | None = None
+    """Processes; None: as many as cores. The result is the same for any number."""
     seed: int = 0
     """For pairs, lengths and order."""
+    runner: beam.Runner | None = None
+    """Make the data by Apache Beam instead, for corpora past one machine; its own options, such
+    as --project, go into --beam-options."""
+    beam_options: tuple[str, ...] = ()
+    """For the runner, as in --beam-options=--project=mine."""
+    resume: bool = False
+    """Go on with a run that was stopped."""
     overwrite: bool = False
     """Replace the output folder."""
 
@@ -74,65 +99,76 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
-    recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
+    folder = pathlib.Path(args.output_dir)
+    is_remote = args.runner is not None and "://" in args.output_dir
+    if not is_remote:
+        recipe.check_output_dir(folder, overwrite=args.overwrite, resume=args.resume)
     check_args(args)
     tokenizer = WordPiece(args.vocabulary, lowercase=args.lowercase)
     if tokenizer.vocabulary_size == len(tokenizer.special_ids):
         raise InputError(f"{args.vocabulary} holds nothing but special tokens.")
-    document_breaks = one_for_each("--document-break", args.document_break, args.input)
-    dev_documents = one_for_each("--dev-documents", args.dev_documents, args.input)
+    if not args.resume:
+        check_casing(tokenizer)
+    corpus = find_corpus(args)
+    names = [field.name for field in dataclasses.fields(creation.Settings)]
+    settings = creation.Settings(**{name: getattr(args, name) for name in names})
 
     # ---- Data ------------------------------------------------------------------
-    texts: list[list[str]] = []
-    origins: list[tuple[str, int]] = []  # of each text: split, index of the input
-    for work, path in enumerate(args.input):
-        documents = list(read_documents(path, document_breaks[work], args.unwrap))
-        num_train = len(documents) - dev_documents[work]
-        if num_train < 1:
-            raise InputError(
-                f"{path} has only {len(documents)} documents, and --dev-documents holds out "
-                f"{dev_documents[work]}: leave some to train on."
+    if args.resume and processes.is_complete(folder):
+        start_run(args, [], tokenizer)  # refuses the folder of another command
+        return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    if args.runner is not None:
+        if not is_remote:
+            start_run(args, [], tokenizer)
+        made = beam.create(
+            corpus, settings, tokenizer, args.output_dir, args.runner, args.beam_options
+        )
+    else:
+        with show_progress() as report:
+            made = processes.create(
+                corpus,
+                settings,
+                tokenizer,
+                folder,
+                args.workers or os.cpu_count() or 1,
+                resume=args.resume,
+                start=lambda blocks: start_run(args, blocks, tokenizer),
+                report=report,
             )
-        texts += documents
-        origins += [("train", work)] * num_train + [("dev", work)] * dev_documents[work]
-
-    check_casing(tokenizer)
-    check_unknown(tokenizer, [text for document in texts[:200] for text in document])
-    tokenized: dict[str, list[TokenizedDocument]] = {"train": [], "dev": []}
-    progress = rich.progress.track(
-        tokenize_documents(texts, tokenizer, args.workers),
-        "Tokenizing",
-        len(texts),
-        console=rich.console.Console(stderr=True),
-    )
-    for (split, work), sentences in zip(origins, progress, strict=True):
-        if sentences:
-            tokenized[split].append(TokenizedDocument(sentences, work))
-    splits = ["train", "dev"] if any(dev_documents) else ["train"]
-    made = {split: make_examples(split, tokenized[split], tokenizer, args) for split in splits}
 
     # ---- Save ------------------------------------------------------------------
-    output_dir = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
-    settings = dataclasses.asdict(args) | {"input": [os.path.basename(p) for p in args.input]}
-    for name in ("vocabulary", "output_dir", "workers", "overwrite"):
-        del settings[name]  # the examples don't depend on them
-    counts = {split: split_counts for split, (_, split_counts) in made.items()}
-    for split in reversed(splits):  # the manifest of the whole folder comes last
-        folder = output_dir / "dev" if split == "dev" else output_dir
-        examples, _ = made[split]
-        shards = records.write_shards(examples, folder, num_shards(len(examples)))
-        records.write_manifest(
-            folder, settings=settings, tokenizer=tokenizer, counts=counts[split], shards=shards
-        )
-    metrics: dict[str, Any] = dict(counts["train"])
-    if "dev" in counts:
-        metrics["dev"] = counts["dev"]
+    metrics = {split: summary(of_split.counts, args) for split, of_split in made.items()}
+    metrics = metrics.pop("train") | metrics
     metrics["seconds"] = round(time.perf_counter() - started, 1)
-    write_json(output_dir / "metrics.json", metrics)
-
-    print_counts(counts)
-    print_examples(output_dir, tokenizer)
+    if not is_remote:
+        write_json(folder / "metrics.json", metrics)
+    write_manifests(args, made, tokenizer)
+    lines = []
+    if not is_remote:
+        lines = statistics.write_page(folder, made, metrics, tokenizer, recipe.command())
+        processes.clear_up(folder)
+    show(metrics, lines[:3])
     return metrics
+
+
+def summary(counts: Mapping[str, int], args: Args) -> dict[str, Any]:
+    totals = {name: n for name, n in counts.items() if not name.startswith("length ")}
+    return totals | statistics.shares(counts, args.max_sequence_length)
+
+
+def write_manifests(args: Args, made: dict[str, creation.Made], tokenizer: WordPiece) -> None:
+    of_data = dataclasses.asdict(args)
+    of_data["input"] = [os.path.basename(path.rstrip("/")) for path in args.input]
+    for name in NOT_OF_THE_DATA:
+        del of_data[name]
+    for split, (counts, shards) in sorted(made.items()):  # that of the whole folder comes last
+        records.write_manifest(
+            f"{args.output_dir}/dev" if split == "dev" else args.output_dir,
+            settings=of_data,
+            tokenizer=tokenizer,
+            counts={name: n for name, n in counts.items() if not name.startswith("length ")},
+            shards=dict(shards),
+        )
 
 
 def check_args(args: Args) -> None:
@@ -148,8 +184,10 @@ def check_args(args: Args) -> None:
             "--short-sequence-probability must be between 0 and 1. "
             f"Received: {args.short_sequence_probability}."
         )
-    if args.workers < 1 or min(args.dev_documents, default=0) < 0 or args.seed < 0:
-        raise InputError("--workers must be at least 1, --dev-documents and --seed at least 0.")
+    if min(args.duplicates, 1 if args.workers is None else args.workers) < 1:
+        raise InputError("--workers and --duplicates must be at least 1.")
+    if min(*args.dev_documents, args.seed, args.min_document_length) < 0:
+        raise InputError("--dev-documents, --seed and --min-document-length must be at least 0.")
 
 
 def one_for_each(flag: str, values: Sequence[Any], inputs: Sequence[str]) -> list[Any]:
@@ -161,56 +199,45 @@ def one_for_each(flag: str, values: Sequence[Any], inputs: Sequence[str]) -> lis
     return list(values) * len(inputs) if len(values) == 1 else list(values)
 
 
-def make_examples(
-    split: str, documents: list[TokenizedDocument], tokenizer: WordPiece, args: Args
-) -> tuple[list[Example], dict[str, int]]:
-    """Returns the examples and the counts that go into the manifest."""
-    try:
-        examples, tokens_lost = sentence_pairs(
-            documents,
-            args.max_sequence_length,
-            args.seed,
-            args.short_sequence_probability,
-            cls_id=tokenizer.cls_id,
-            sep_id=tokenizer.sep_id,
-        )
-    except InputError as error:
-        raise InputError(f"{', '.join(args.input)} ({split}): {error}") from error
-    sentences = [sentence for document in documents for sentence in document.sentences]
-    counts = {
-        "documents": len(documents),
-        "sentences": len(sentences),
-        "examples": len(examples),
-        "random_next": sum(example.next_sentence for example in examples),
-        "tokens": sum(map(len, sentences)),
-        "tokens_lost": tokens_lost,
-        "unknown_tokens": sum(sentence.count(tokenizer.unk_id) for sentence in sentences),
-    }
-    return examples, counts
+def find_corpus(args: Args) -> creation.Corpus:
+    document_breaks = one_for_each("--document-break", args.document_break, args.input)
+    dev_documents = one_for_each("--dev-documents", args.dev_documents, args.input)
+    files = [
+        Source(path, size, document_breaks[work], args.unwrap, work)
+        for work, name in enumerate(args.input)
+        for path, size in find_files(name)
+    ]
+    return creation.Corpus(files, args.input, dev_documents)
 
 
-def num_shards(num_examples: int) -> int:
-    """Eight, fewer where there are fewer examples, more where they would be large."""
-    return max(min(8, num_examples), num_examples // EXAMPLES_PER_SHARD)
+def start_run(args: Args, blocks: list[creation.Block], tokenizer: WordPiece) -> None:
+    texts = (text for block in blocks for document in block.documents for text in document[0])
+    check_unknown(tokenizer, itertools.islice(texts, 2000))
+    # A run may be resumed with other workers: they change nothing.
+    run_args = dataclasses.replace(args, workers=None)
+    recipe.start_run(args.output_dir, run_args, overwrite=args.overwrite, resume=args.resume)
 
 
-def print_counts(counts: dict[str, dict[str, int]]) -> None:
-    table = rich.table.Table("", *counts)
-    for name in counts["train"]:
-        table.add_row(name.replace("_", " "), *(f"{split[name]:,}" for split in counts.values()))
+@contextlib.contextmanager
+def show_progress() -> Iterator[Callable[[str, float, float], None]]:
+    columns = [*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn()]
+    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True)) as progress:
+        bars: dict[str, rich.progress.TaskID] = {}
+
+        def report(name: str, done: float, total: float) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name)
+            progress.update(bars[name], completed=done, total=total)
+
+        yield report
+
+
+def show(metrics: dict[str, Any], lines: list[str]) -> None:
+    table = rich.table.Table("", "train", *(["dev"] if "dev" in metrics else []))
+    for name, *values in statistics.rows_of(metrics):
+        table.add_row(name, *(f"{x:,}" if isinstance(x, int) else f"{x:.4f}" for x in values))
     rich.console.Console().print(table)
-
-
-def print_examples(folder: os.PathLike[str], tokenizer: WordPiece) -> None:
-    """Prints three examples as the model sees them."""
-    for inputs, labels, weights in batches.pretraining(folder, 1, training=False).take(3):
-        length = int(inputs["padding_mask"].numpy().sum())
-        masked = labels["masked_lm"].numpy()[weights["masked_lm"].numpy() > 0]
-        token_ids = inputs["token_ids"].numpy()[0, :length]
-        print("\ntokens       ", *(tokenizer.vocabulary[i] for i in token_ids))
-        print("masked_lm    ", *(tokenizer.vocabulary[i] for i in masked))
-        label = int(labels["next_sentence"][0])
-        print("next_sentence", label, ("(B follows A)", "(B is random)")[label])
+    print("", *lines, sep="\n\n")
 
 
 if __name__ == "__main__":

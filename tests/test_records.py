@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.data import batches, records
-from keras_bert.data.examples import Example
+from keras_bert.data.examples import Example, Examples
 from keras_bert.errors import InputError
 from keras_bert.tokenizers import WordPiece
 
@@ -64,9 +64,29 @@ def test_records_come_back_as_the_schema_says(folder):
     for row, example in zip(parsed, dealt, strict=True):
         assert list(row) == [feature.key for feature in records.SCHEMA]
         for feature in records.SCHEMA:
-            np.testing.assert_array_equal(row[feature.key], getattr(example, feature.key))
+            expected = getattr(example, feature.key)
+            if expected is None:  # an optional one: zeros
+                expected = [0] * len(example.token_ids)
+            np.testing.assert_array_equal(row[feature.key], expected)
             assert row[feature.key].dtype == feature.dtype.as_numpy_dtype
             assert row[feature.key].ndim == len(feature.shape)
+
+
+@pytest.mark.parametrize("highest", [100, 127, 128, 20_000, 2**21 - 1])
+def test_many_are_serialized_as_one_is(highest):
+    rng = np.random.default_rng(0)
+    tokens = np.concatenate([rng.integers(0, highest + 1, 3000), [highest, 2, 3]]).astype("int32")
+    cuts = np.sort(rng.integers(0, 3000, (40, 4)), -1) + np.array([[0, 1, 1, 2]])
+    cuts[7:9, 2:] = 0  # a single text
+    for continues in (None, tokens % 2):
+        examples = Examples(
+            tokens, continues, cuts, rng.integers(0, 2, 40), rng.integers(0, 300, (40, 2))
+        )
+        expected = [records.serialize(example) for example in examples]
+        assert records.serialize_all(examples) == expected
+        parsed = records.parse(tf.constant(expected[3]))["continues"]
+        example = [*examples][3]
+        np.testing.assert_array_equal(parsed, example.continues or [0] * len(example.token_ids))
 
 
 def test_folder_holds_shards_vocabulary_and_manifest(folder):

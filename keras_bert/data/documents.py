@@ -1,17 +1,18 @@
-"""Plain text files -> documents -> sentences, for pretraining."""
+"""Lines -> documents -> sentences -> tokens, for pretraining."""
 
 from __future__ import annotations
 
-import concurrent.futures
+import bisect
 import itertools
-import multiprocessing
-import os
 import re
+import string
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, cast
 
-from keras_bert.errors import InputError
+import numpy as np
+
+from keras_bert.data.examples import TokenizedDocuments
 from keras_bert.tokenizers import WordPiece
 
 DocumentBreak = Literal["blank", "heading", "file"]
@@ -34,43 +35,28 @@ _CJK = re.compile(
 )
 
 
-def read_documents(
-    path: str | os.PathLike[str], document_break: DocumentBreak = "blank", unwrap: bool = False
+def documents_in(
+    lines: Iterable[str], document_break: DocumentBreak = "blank", unwrap: bool = False
 ) -> Iterator[list[str]]:
-    r"""Yields the documents of a UTF-8 text file, each a list of stripped, non-empty paragraphs.
+    """Yields the documents in a text's lines, each a list of stripped, non-empty paragraphs.
 
     A line with nothing but spaces, control or zero-width characters is blank. Nothing that
     isn't blank is left out.
 
     Args:
-        path: The file; lines end with "\n" or "\r\n" (U+2028 is no line break).
+        lines: The lines of one text, without or with their ends.
         document_break: What ends a document. `"blank"`: a blank line. `"heading"`: the line
             before a heading, see `HEADING`, which opens its document; text before the first
             heading is a document of its own; headings in a row (a table of contents, "Part I"
-            above "Chapter I") stay together. `"file"`: the end of the file.
+            above "Chapter I") stay together. `"file"`: the end of the lines.
         unwrap: False: each line is a paragraph. True: a paragraph is the lines up to a blank
             line, joined (books with hard-wrapped lines).
-
-    Raises:
-        InputError: the file is missing, isn't UTF-8 (names the line) or holds no text.
     """
-    if document_break not in get_args(DocumentBreak):
-        raise ValueError(
-            "`document_break` must be 'blank', 'heading' or 'file'. "
-            f"Received: document_break={document_break!r}."
-        )
-    return _documents(path, document_break, unwrap)
-
-
-def _documents(
-    path: str | os.PathLike[str], document_break: DocumentBreak, unwrap: bool
-) -> Iterator[list[str]]:
-    empty = True
     document: list[str] = []
     body: list[str] = []  # the paragraphs of `document` that aren't headings
     wrapped: list[str] = []  # the lines of an unfinished paragraph
 
-    for line in itertools.chain(_lines(path), [""]):
+    for line in itertools.chain(map(_stripped, lines), [""]):
         is_heading = document_break == "heading" and HEADING.fullmatch(line) is not None
         if wrapped and (not line or is_heading):
             paragraph = _join(wrapped)
@@ -83,7 +69,6 @@ def _documents(
             document, body = [], []
         if not line:
             continue
-        empty = False
         if unwrap and not is_heading:
             wrapped.append(line)
         else:
@@ -93,24 +78,11 @@ def _documents(
 
     if document:
         yield document
-    if empty:
-        raise InputError(f"{path} holds no text: give a file with a line that isn't blank.")
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yields stripped lines, "" for a blank one."""
-    if not os.path.isfile(path):
-        raise InputError(f"{path} isn't a file: check the path.")
-    with open(path, "rb") as file:  # bytes: a text file would hide the number of a bad line
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}: byte {line[error.start]:#04x} isn't UTF-8; "
-                    "save the file as UTF-8."
-                ) from error
-            yield "" if all(_is_invisible(character) for character in text) else text
+def _stripped(line: str) -> str:
+    line = line.strip()
+    return "" if all(_is_invisible(character) for character in line) else line
 
 
 def _is_invisible(character: str) -> bool:
@@ -132,10 +104,27 @@ _OPENING = re.compile(r"\s+[_*(\[{—-]*(?:[\"'“‘«「『]|(?P<first>[^\W_])
 _LAST_WORD = re.compile(r"[\w.]+$")
 _INITIALS = re.compile(r"[A-Z](?:\.[A-Z])*|[a-z](?:\.[a-z])+")  # "J", "U.S", "e.g", "i.e", "p.m"
 # Without those that end sentences as often: "etc.", "Jr.", "Sun.", "No." (see below).
-_ABBREVIATIONS = re.compile(
-    "mr|mrs|ms|dr|st|prof|rev|hon|messrs|mme|mlle|gen|col|maj|capt|lt|sgt|gov|sen|rep|pres|"
-    "vs|cf|figs?|vols?|pp|ed|eds|al|approx|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec",
-    re.IGNORECASE,
+_ABBREVIATIONS = frozenset(
+    (
+        *("mr", "mrs", "ms", "dr", "st", "prof", "rev", "hon", "messrs", "mme", "mlle", "gen"),
+        *(
+            "col",
+            "maj",
+            "capt",
+            "lt",
+            "sgt",
+            "gov",
+            "sen",
+            "rep",
+            "pres",
+            "vs",
+            "cf",
+            "fig",
+            "figs",
+        ),
+        *("vol", "vols", "pp", "ed", "eds", "al", "approx", "dept", "jan", "feb", "mar", "apr"),
+        *("jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"),
+    )
 )
 
 
@@ -152,9 +141,11 @@ def split_sentences(text: str) -> list[str]:
     start = 0
     num_quotes, counted = 0, 0  # straight quotation marks before `counted`: odd = inside one
     for mark in _MARK.finditer(text):
-        num_quotes += text.count('"', counted, mark.start())
-        counted = mark.start()
-        end = _end_of_closers(text, mark, num_quotes % 2 == 1)
+        end = mark.end()
+        if text[end : end + 1] in _CLOSERS:
+            num_quotes += text.count('"', counted, mark.start())
+            counted = mark.start()
+            end = _end_of_closers(text, mark, num_quotes % 2 == 1)
         if _ends_sentence(text, start, mark, end):
             sentences.append(text[start:end].strip())
             start = end
@@ -174,61 +165,145 @@ def _end_of_closers(text: str, mark: re.Match[str], is_quoted: bool) -> int:
 
 
 def _ends_sentence(text: str, start: int, mark: re.Match[str], end: int) -> bool:
-    last = mark.group()[-1]
-    if last in "。！？；":
+    marks = mark.group()
+    if marks[-1] in "。！？；":
         return True
-    if last == "．" and not text[end : end + 1].isdigit():
+    if marks[-1] == "．" and not text[end : end + 1].isdigit():
         return True
-    if last == "…" and _CJK.match(text, end):
+    if marks[-1] == "…" and _CJK.match(text, end):
         return True
-    opening = _OPENING.match(text, end)
-    if opening is None or (opening["first"] or "").islower():
-        return False
-    if mark.group() != "." or end > mark.end():
+    # Asked first, being the most usual by far and quick to tell: a space and a capital.
+    if text[end : end + 1] != " " or not text[end + 1 : end + 2].isupper():
+        opening = _OPENING.match(text, end)
+        if opening is None or (opening["first"] or "").islower():
+            return False
+    if marks != "." or end > mark.end():
         return True
-    word = _LAST_WORD.search(text, max(start, mark.start() - 20), mark.start())
+    before = text[max(start, mark.start() - 20) : mark.start()]
+    last = before.rpartition(" ")[2]
+    if len(last) > 2 and last.isalpha():
+        return last.lower() not in _ABBREVIATIONS
+    word = _LAST_WORD.search(before)
     if word is None:
         return True
-    if word.group() == "No" and (opening["first"] or "").isdigit():
-        return False
-    is_list_number = word.group().isdigit() and not text[start : word.start()].strip()
+    if word.group() == "No":
+        opening = _OPENING.match(text, end)
+        return opening is None or not (opening["first"] or "").isdigit()
+    word_start = mark.start() - len(before) + word.start()
+    is_list_number = word.group().isdigit() and not text[start:word_start].strip()
     is_initial = _INITIALS.fullmatch(word.group()) and word.group() != "I"
-    return not (is_list_number or is_initial or _ABBREVIATIONS.fullmatch(word.group()))
+    return not (is_list_number or is_initial or word.group().lower() in _ABBREVIATIONS)
 
 
-def tokenize_documents(
-    documents: Sequence[list[str]], tokenizer: WordPiece, workers: int = 1
-) -> Iterator[list[list[int]]]:
-    """Yields, for each document, the token ids of its sentences that aren't without any.
+class DocumentTokenizer:
+    """Splits documents into sentences and these into tokens, with the ids of `WordPiece`.
 
-    The result is the same for any number of workers. With more than one, each is a process
-    that imports this package anew: worth it from some tens of megabytes of text on.
+    Args:
+        tokenizer: The tokenizer.
+        words: The texts are words with spaces between them, as a segmenter leaves Chinese. The
+            spaces beside ideographs are no part of the text: they only tell the words.
     """
-    if workers == 1:
-        yield from (_tokenize(document, tokenizer) for document in documents)
-        return
-    with concurrent.futures.ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),  # TensorFlow doesn't survive a fork
-        initializer=_start_worker,
-        initargs=(tokenizer.vocabulary, tokenizer.get_config()),
-    ) as executor:
-        yield from executor.map(_tokenize_in_worker, documents, chunksize=4)
+
+    CAPACITY = 200_000  # words; some 50 MB
+
+    def __init__(self, tokenizer: WordPiece, words: bool = False):
+        self._tokenizer = tokenizer
+        self._words = words
+        self._pieces = _Pieces(tokenizer)
+
+    def __call__(
+        self, documents: Sequence[Sequence[str]], works: Sequence[int]
+    ) -> TokenizedDocuments:
+        """Tokenizes documents, each a list of paragraphs; sentences without tokens are dropped."""
+        if len(self._pieces) > self.CAPACITY:
+            self._pieces.clear()
+        ids: list[int] = []  # _END after each sentence
+        continues: list[int] = []
+        num_ids = []  # up to the end of each document
+        for paragraphs in documents:
+            if self._words:
+                for paragraph in paragraphs:
+                    self._add_segmented(paragraph, ids, continues)
+            else:
+                self._add([s for text in paragraphs for s in split_sentences(text)], ids)
+            num_ids.append(len(ids))
+
+        with_ends = np.array(ids, np.int32)
+        is_end = with_ends == _END
+        at = np.flatnonzero(is_end)
+        ends = at - np.arange(len(at))  # in tokens
+        filled = np.diff(ends, prepend=0) > 0
+        return TokenizedDocuments(
+            token_ids=with_ends[~is_end],
+            sentence_ends=ends[filled],
+            document_ends=np.append(0, np.cumsum(filled))[np.searchsorted(at, num_ids)],
+            works=np.array(works, np.int64),
+            continues=np.array(continues, np.int32)[~is_end] if self._words else None,
+        )
+
+    def _add(self, sentences: list[str], ids: list[int]) -> None:
+        tokenizer, pieces = self._tokenizer, self._pieces
+        for is_plain, run in itertools.groupby(sentences, _is_plain):
+            if not is_plain:
+                for row in cast(list[list[int]], tokenizer(list(run))):
+                    ids += [*row, _END]
+                continue
+            text = f" {_END_MARK} ".join([*run, ""])
+            if tokenizer.lowercase:
+                text = text.lower()
+            for mark in filter(text.__contains__, string.punctuation):
+                text = text.replace(mark, f" {mark} ")
+            ids.extend(itertools.chain.from_iterable(map(pieces.__getitem__, text.split())))
+
+    def _add_segmented(self, text: str, ids: list[int], continues: list[int]) -> None:
+        joined, starts = _joined_words(text)
+        position = 0
+        for sentence in split_sentences(joined):
+            position = joined.index(sentence, position)
+            encoding = self._tokenizer.encode(sentence)
+            last_word = -1
+            for i, (start, _) in zip(encoding.token_ids[1:-1], encoding.offsets[1:-1], strict=True):
+                word = bisect.bisect_right(starts, position + start)
+                ids.append(i)
+                continues.append(int(word == last_word))
+                last_word = word
+            ids.append(_END)
+            continues.append(0)
+            position += len(sentence)
 
 
-def _tokenize(document: list[str], tokenizer: WordPiece) -> list[list[int]]:
-    sentences = [sentence for text in document for sentence in split_sentences(text)]
-    rows = cast(list[list[int]], tokenizer(sentences))
-    return [token_ids for token_ids in rows if token_ids]
+_END = -1  # of a sentence, among ids
+_END_MARK = "\x01"  # the same among words: plain text holds no control characters
 
 
-_worker_tokenizer: WordPiece  # one in each worker process
+class _Pieces(dict[str, list[int]]):
+    """A word's ids; filled as words are met."""
+
+    def __init__(self, tokenizer: WordPiece):
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = [_END] if word == _END_MARK else cast(list[int], self._tokenizer(word))
+        self[word] = ids
+        return ids
 
 
-def _start_worker(vocabulary: list[str], config: dict[str, Any]) -> None:
-    global _worker_tokenizer
-    _worker_tokenizer = WordPiece(vocabulary, **config)
+def _is_plain(text: str) -> bool:
+    """Whether case and punctuation are all there is to it: BERT's and Python's are the same."""
+    return text.isascii() and text.isprintable()
 
 
-def _tokenize_in_worker(document: list[str]) -> list[list[int]]:
-    return _tokenize(document, _worker_tokenizer)
+def _joined_words(text: str) -> tuple[str, list[int]]:
+    """The text without the spaces beside ideographs, and where in it the words start."""
+    parts: list[str] = []
+    starts = []
+    length = 0
+    for word in text.split():
+        if parts and not (_CJK.match(parts[-1][-1]) or _CJK.match(word[0])):
+            parts.append(" ")
+            length += 1
+        starts.append(length)
+        parts.append(word)
+        length += len(word)
+    return "".join(parts), starts

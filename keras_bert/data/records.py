@@ -6,14 +6,17 @@ A folder of records holds `examples-00000-of-00008.tfrecord ...`, `vocab.txt` an
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from keras_bert.data.examples import MIN_SEQUENCE_LENGTH, Example
+from keras_bert.data.examples import MIN_SEQUENCE_LENGTH, Example, Examples
 from keras_bert.errors import InputError
 from keras_bert.tokenizers import WordPiece
 
@@ -28,13 +31,22 @@ class Feature(NamedTuple):
     dtype: tf.DType  # once parsed; every integer is an int64 on disk
     shape: tuple[int | None, ...]
     meaning: str
+    optional: bool = False  # zeros where a record lacks it
 
 
 SCHEMA = (
     Feature("token_ids", tf.int32, (None,), "[CLS] A [SEP] B [SEP], neither padded nor masked"),
     Feature("segment_ids", tf.int32, (None,), "0 up to the first [SEP], 1 after it"),
-    Feature("next_sentence", tf.int32, (), "0 = B follows A, 1 = B is from another document"),
-    Feature("works", tf.int32, (2,), "index of the input file of A and of B"),
+    Feature(
+        "next_sentence",
+        tf.int32,
+        (),
+        "0 = B follows A, 1 = B is from another document (sentence_order: A and B are swapped)",
+    ),
+    Feature("works", tf.int32, (2,), "index of the input of A and of B"),
+    Feature(
+        "continues", tf.int32, (None,), "1 = of the same word as the token before it", optional=True
+    ),
 )
 
 
@@ -43,10 +55,87 @@ def serialize(example: Example) -> bytes:
     features = {}
     for feature in SCHEMA:
         value = getattr(example, feature.key)
+        if value is None and feature.optional:
+            continue
         values = value if feature.shape else [value]
         features[feature.key] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
     message = tf.train.Example(features=tf.train.Features(feature=features))
     return message.SerializeToString(deterministic=True)
+
+
+def serialize_all(examples: Examples) -> list[bytes]:
+    """Returns what `serialize` would of each of many examples, ten times as fast.
+
+    A `tf.train.Example` is a map from a key to numbers as varints, each part of it behind a tag
+    and its length. The numbers of all examples are spelled at once.
+    """
+    where, ends = examples.token_positions()
+    # In the order of their keys, as in protobuf's deterministic form.
+    columns = {
+        "continues": None if examples.continues is None else (examples.continues[where], ends),
+        "next_sentence": (examples.next_sentence, np.arange(1, len(examples) + 1)),
+        "segment_ids": (examples.segment_ids(), ends),
+        "token_ids": (examples.token_ids[where], ends),
+        "works": (examples.works.ravel(), np.arange(2, 2 * len(examples) + 1, 2)),
+    }
+    parts = [_entries(key, *column) for key, column in columns.items() if column is not None]
+    return [
+        b"".join((b"\x0a", _varint(sum(map(len, entries))), *entries))
+        for entries in zip(*parts, strict=True)
+    ]
+
+
+def _entries(key: str, values: np.ndarray, ends: np.ndarray) -> list[bytes]:
+    """The entries of one key in the maps of all examples, whose values end at `ends`."""
+    spelled, widths = _varints(values)
+    cuts = [0, *np.cumsum(widths)[ends - 1].tolist()]
+    name = _field(b"\x0a", key.encode("ascii"))
+    heads: dict[int, bytes] = {}  # by the number of bytes that follow
+    entries = []
+    for start, end in itertools.pairwise(cuts):
+        size = end - start
+        if size not in heads:
+            # Example.features.feature = entry {key, value = Feature.int64_list.value, packed}
+            body = _field(b"\x12", _field(b"\x1a", _field(b"\x0a", bytes(size))))
+            heads[size] = _field(b"\x0a", name + body)[:-size]
+        entries.append(heads[size] + spelled[start:end])
+    return entries
+
+
+def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Whole numbers from 0 on, seven bits a byte, lowest first; and the bytes of each."""
+    most = int(values.max(initial=0))
+    if most < 128:
+        return values.astype(np.uint8).tobytes(), np.ones(len(values), np.int64)
+    spelling, used, widths = _varint_table(1 << most.bit_length())
+    # Four bytes at once, of which those in use are kept.
+    return spelling[values].view(np.uint8)[used[values].view(bool)].tobytes(), widths[values]
+
+
+@functools.cache
+def _varint_table(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each number below `size`: its four bytes, which of them are used, and their count."""
+    rest = np.arange(size, dtype="<u4")
+    spelling, used = np.zeros((2, size, 4), np.uint8)
+    for i in range(4):
+        used[:, i] = rest > 0 if i else True
+        spelling[:, i] = (rest & 127) | (128 * (rest > 127))
+        rest >>= 7
+    return spelling.view("<u4")[:, 0], used.view("<u4")[:, 0], used.sum(-1, dtype=np.int64)
+
+
+def _field(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
+
+
+@functools.lru_cache(10_000)
+def _varint(value: int) -> bytes:
+    spelled = bytearray()
+    while value > 127:
+        spelled.append(value & 127 | 128)
+        value >>= 7
+    spelled.append(value)
+    return bytes(spelled)
 
 
 def parse(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -58,30 +147,40 @@ def parse(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         for feature in SCHEMA
     }
     parsed = tf.io.parse_single_example(serialized, on_disk)
+    for feature in SCHEMA:
+        if feature.optional:
+            lacking = tf.size(parsed["token_ids"]) - tf.size(parsed[feature.key])
+            parsed[feature.key] = tf.pad(parsed[feature.key], [[0, lacking]])
     return {feature.key: tf.cast(parsed[feature.key], feature.dtype) for feature in SCHEMA}
+
+
+def shard_names(num_shards: int) -> list[str]:
+    """The names of a folder's shards."""
+    return [f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards)]
+
+
+def write_shard(serialized: Iterable[bytes], path: str | os.PathLike[str]) -> None:
+    """Writes one file of records, which gets its name when it's complete."""
+    path = os.fspath(path)
+    with tf.io.TFRecordWriter(f"{path}.{os.getpid()}.unfinished") as writer:
+        for record in serialized:
+            writer.write(record)
+    tf.io.gfile.rename(f"{path}.{os.getpid()}.unfinished", path, overwrite=True)
 
 
 def write_shards(
     examples: Iterable[Example], folder: str | os.PathLike[str], num_shards: int
 ) -> dict[str, int]:
-    """Deals the examples out to `num_shards` files in turn; returns name -> bytes.
-
-    The shards get their names when all of them are complete.
-    """
+    """Deals examples of your own out to `num_shards` files in turn; returns name -> bytes."""
     folder = os.fspath(folder)
     tf.io.gfile.makedirs(folder)
-    names = [f"examples-{i:05d}-of-{num_shards:05d}.tfrecord" for i in range(num_shards)]
-    paths = [tf.io.gfile.join(folder, name) for name in names]
-    writers = [tf.io.TFRecordWriter(f"{path}.unfinished") for path in paths]
-    try:
-        for i, example in enumerate(examples):
-            writers[i % num_shards].write(serialize(example))
-    finally:
-        for writer in writers:
-            writer.close()
-    for path in paths:
-        tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
-    return {name: tf.io.gfile.stat(path).length for name, path in zip(names, paths, strict=True)}
+    made = [serialize(example) for example in examples]
+    sizes = {}
+    for i, name in enumerate(shard_names(num_shards)):
+        path = tf.io.gfile.join(folder, name)
+        write_shard(made[i::num_shards], path)
+        sizes[name] = tf.io.gfile.stat(path).length
+    return sizes
 
 
 def write_manifest(
@@ -126,11 +225,15 @@ def write_manifest(
         },
         "shards": shards,
     }
-    tokenizer.save_vocabulary(tf.io.gfile.join(folder, "vocab.txt"))
-    path = tf.io.gfile.join(folder, MANIFEST)
-    with tf.io.gfile.GFile(f"{path}.unfinished", "w") as file:
-        file.write(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
-    tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
+    vocabulary = "".join(f"{token}\n" for token in tokenizer.vocabulary)
+    for name, text in (
+        ("vocab.txt", vocabulary),
+        (MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"),
+    ):
+        path = tf.io.gfile.join(folder, name)
+        with tf.io.gfile.GFile(f"{path}.unfinished", "w") as file:
+            file.write(text)
+        tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
     return manifest
 
 
@@ -151,7 +254,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         if any(name.startswith("examples-") for name in names):
             raise InputError(
                 f"{folder} is unfinished: it holds examples but no {MANIFEST}; "
-                "run recipes/create_pretraining_data.py again with --overwrite."
+                "run recipes/create_pretraining_data.py again with --resume."
             )
         raise InputError(f"{folder} holds no {MANIFEST}: it isn't a folder of pretraining data.")
 
