@@ -8,24 +8,30 @@ import keras
 from keras import ops
 
 from keras_bert.layers import EncoderBlock, MaskedLMHead, OutputBias
+from keras_bert.layers.checks import has_row, nan_where_not
+from keras_bert.layers.crf import Crf
 from keras_bert.layers.initializers import truncated_normal
 from keras_bert.training.model import Model
 
 
-def pretraining(encoder: keras.Model) -> Model:
+def pretraining(encoder: keras.Model, packed: bool = False) -> Model:
     """Masked-LM and next-sentence prediction on one encoder.
 
     One more input: `mask_positions`, int (B, M), where tokens were masked. Outputs, both
     logits: `masked_lm`, float (B, M, V), and `next_sentence`, float (B, 2), where class 0
     says that B follows A and class 1 that it's a random sentence.
 
+    `packed`: see `text_classifier`; `next_sentence` is then (B, S, 2). `mask_positions` are
+    those in the row.
+
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 3.1.
     """
-    inputs = encoder.input | {"mask_positions": _mask_positions()}
+    inputs, pooled = _pooled(encoder, packed)
+    inputs |= {"mask_positions": _mask_positions()}
     outputs = {
         "masked_lm": _masked_lm(encoder, inputs["mask_positions"]),
-        "next_sentence": _dense(encoder, 2, "next_sentence")(_output(encoder, "pooled_output")),
+        "next_sentence": _dense(encoder, 2, "next_sentence")(pooled),
     }
     return Model(inputs, outputs, name="pretraining")
 
@@ -42,17 +48,56 @@ def masked_lm(
     return Model(inputs, {"masked_lm": logits}, name="masked_lm")
 
 
-def text_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.1) -> Model:
+def text_classifier(
+    encoder: keras.Model, num_classes: int, dropout: float = 0.1, packed: bool = False
+) -> Model:
     """Classifies a text or a pair of texts by the pooled vector.
 
     Output `label`: logits, float (B, C); `num_classes=1` is regression, the value itself.
 
+    With `packed`, rows hold up to S sequences each, as `keras_bert.data.packing` lays them out.
+    One more input: `sequence_starts`, int (B, S), where each begins, -1 where a slot is empty.
+    `label` is then (B, S, C), its labels are (B, S) (regression: (B, S, 1)) and its weights
+    (B, S), 0 at empty slots. The weights are those of the task that isn't packed: see `unpacked`.
+
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.1.
     """
-    x = keras.layers.Dropout(dropout, name="label_dropout")(_output(encoder, "pooled_output"))
+    inputs, x = _pooled(encoder, packed)
+    x = keras.layers.Dropout(dropout, name="label_dropout")(x)
     logits = _dense(encoder, num_classes, "label")(x)
-    return Model(encoder.input, {"label": logits}, name="text_classifier")
+    return Model(inputs, {"label": logits}, name="text_classifier")
+
+
+def unpacked(model: keras.Model, encoder: keras.Model) -> Model:
+    """The same task without `sequence_starts`, one sequence a row, on the same layers.
+
+    The two models share every weight: train the packed one, evaluate and save this one.
+
+    Args:
+        model: A task built with `packed=True`; nothing of it changes.
+        encoder: The encoder that it was built on.
+    """
+    inputs = {name: x for name, x in model.input.items() if name != "sequence_starts"}
+    layers = {layer.name: layer for layer in model.layers}
+    outputs = dict(model.output)
+    for name in outputs.keys() & {"label", "next_sentence"}:
+        x = _output(encoder, "pooled_output")
+        if f"{name}_dropout" in layers:
+            x = layers[f"{name}_dropout"](x)
+        outputs[name] = layers[name](x)
+    return Model(inputs, outputs, name=model.name)
+
+
+def _pooled(encoder: keras.Model, packed: bool) -> tuple[dict[str, Any], Any]:
+    """A task's inputs, and the pooled vector of each row, (B, D), or sequence, (B, S, D)."""
+    if not packed:
+        return dict(encoder.input), _output(encoder, "pooled_output")
+    starts = keras.Input((None,), dtype="int32", name="sequence_starts")
+    first = FirstOfEach(name="first_of_each")(_output(encoder, "sequence_output"), starts)
+    pooled = encoder.get_layer("pooler")(first)
+    pooled = UnfoldSequences(name="unfold_sequences")(pooled, starts)
+    return dict(encoder.input) | {"sequence_starts": starts}, pooled
 
 
 def _masked_lm(
@@ -97,22 +142,31 @@ def _last_block(encoder: keras.Model) -> EncoderBlock:
     return [layer for layer in encoder.layers if isinstance(layer, EncoderBlock)][-1]
 
 
-def next_sentence(encoder: keras.Model) -> Model:
-    """Next-sentence prediction alone: logits `next_sentence`, float (B, 2), 0 = B follows A."""
-    logits = _dense(encoder, 2, "next_sentence")(_output(encoder, "pooled_output"))
-    return Model(encoder.input, {"next_sentence": logits}, name="next_sentence")
+def next_sentence(encoder: keras.Model, packed: bool = False) -> Model:
+    """Next-sentence prediction alone: logits `next_sentence`, float (B, 2), 0 = B follows A.
+
+    `packed`: see `text_classifier`; `next_sentence` is then (B, S, 2).
+    """
+    inputs, pooled = _pooled(encoder, packed)
+    logits = _dense(encoder, 2, "next_sentence")(pooled)
+    return Model(inputs, {"next_sentence": logits}, name="next_sentence")
 
 
-def token_classifier(encoder: keras.Model, num_classes: int, dropout: float = 0.1) -> Model:
+def token_classifier(
+    encoder: keras.Model, num_classes: int, dropout: float = 0.1, crf: bool = False
+) -> Model:
     """Classifies every token, as for names of people and places.
 
-    Output `labels`: logits, float (B, T, C).
+    Output `labels`: logits, float (B, T, C). With `crf` it's (B, T, C + 1, C), the scores of a
+    chain of words' tags: train with `layers.crf.CrfLoss`, read with `layers.crf.viterbi`.
 
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 5.3.
     """
     x = keras.layers.Dropout(dropout, name="labels_dropout")(_output(encoder, "sequence_output"))
     logits = _dense(encoder, num_classes, "labels")(x)
+    if crf:
+        logits = Crf(dtype="float32", name="crf")(logits)
     return Model(encoder.input, {"labels": logits}, name="token_classifier")
 
 
@@ -173,3 +227,44 @@ class UnfoldChoices(keras.layers.Layer):
     ) -> tuple[int | None, ...]:
         """A row for each of the B questions."""
         return choices_shape[:2]
+
+
+@keras.saving.register_keras_serializable("keras_bert")
+class FirstOfEach(keras.layers.Layer):
+    """Gathers each sequence's first vector: float (B, T, D), int (B, S) -> float (B * S, 1, D).
+
+    The result is what a pooler reads, a sequence a row. An empty slot, -1, gives the row's first
+    vector, which must be given no weight.
+
+    Raises:
+        ValueError: a start isn't in [-1, T), in an eager call; in compiled code its vector is NaN.
+    """
+
+    def call(self, x: Any, sequence_starts: Any) -> Any:
+        """Clamps, gathers, and makes each sequence a row."""
+        starts = ops.where(ops.equal(sequence_starts, -1), 0, sequence_starts)
+        found = has_row(starts, ops.shape(x)[1], "the row")
+        first = ops.take_along_axis(x, ops.where(found, starts, 0)[:, :, None], axis=1)
+        first = nan_where_not(found, first)  # (B, S, D)
+        return ops.reshape(first, (-1, 1, x.shape[-1]))
+
+    def compute_output_shape(
+        self, x_shape: tuple[int | None, ...], sequence_starts_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """B * S is known to a batch alone."""
+        return (None, 1, x_shape[-1])
+
+
+@keras.saving.register_keras_serializable("keras_bert")
+class UnfoldSequences(keras.layers.Layer):
+    """Gives each row its sequences' vectors: float (B * S, D), int (B, S) -> float (B, S, D)."""
+
+    def call(self, pooled: Any, sequence_starts: Any) -> Any:
+        """Reads S from the starts."""
+        return ops.reshape(pooled, (-1, ops.shape(sequence_starts)[1], pooled.shape[-1]))
+
+    def compute_output_shape(
+        self, pooled_shape: tuple[int | None, ...], sequence_starts_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """A vector for each of the S slots."""
+        return (*sequence_starts_shape, pooled_shape[-1])
