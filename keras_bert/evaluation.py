@@ -14,7 +14,7 @@ KINDS = ("mask", "kept", "random")
 
 
 def evaluate_pretraining(
-    model: keras.Model, batches: Iterable[Any], works: np.ndarray, mask_id: int
+    model: keras.Model, batches: Iterable[Any], works: np.ndarray | None, mask_id: int
 ) -> dict[str, float]:
     """Scores a pretraining model without dropout, apart for each kind of position and pair.
 
@@ -24,18 +24,19 @@ def evaluate_pretraining(
     Args:
         model: From `tasks.pretraining`.
         batches: (inputs, labels, weights) from `data.pretraining(..., training=False)`.
-        works: int (E, 2), the works that A and B of each example are from, in the same order.
+        works: int (E, 2), the works that A and B of each example are from, in the same order;
+            None: not known.
         mask_id: Of [MASK].
 
     Returns:
         `masked_lm_loss` (nats a position), `masked_lm_accuracy`, `next_sentence_loss`,
         `next_sentence_accuracy`, each over all its elements; `..._mask`, `..._kept` and
         `..._random` for the positions where [MASK], the true token or another one was shown;
-        `next_sentence_accuracy_true`, `..._same_work` and `..._other_work`. A kind that doesn't
-        occur is left out.
+        `next_sentence_accuracy_true`, `..._same_work` and `..._other_work`, or `..._random`
+        for the last two where the works aren't known. A kind that doesn't occur is left out.
     """
     masked = {kind: _Scores() for kind in KINDS}
-    pairs = {kind: _Scores() for kind in ("true", "same_work", "other_work")}
+    pairs = {kind: _Scores() for kind in ("true", "same_work", "other_work", "random")}
     row = 0
     for inputs, labels, weights in map(as_numpy, batches):
         outputs = model.predict_on_batch(inputs)
@@ -49,13 +50,13 @@ def evaluate_pretraining(
 
         random_next = labels["next_sentence"]
         losses, right = cross_entropy(outputs["next_sentence"], random_next)
-        same = np.equal(*works[row : row + len(random_next)].T)
+        pairs_are = {"true": random_next == 0, "random": random_next == 1}
+        if works is not None:
+            same = np.equal(*works[row : row + len(random_next)].T)
+            is_random = pairs_are.pop("random")
+            pairs_are |= {"same_work": is_random & same, "other_work": is_random & ~same}
         row += len(random_next)
-        for kind, where in {
-            "true": random_next == 0,
-            "same_work": (random_next == 1) & same,
-            "other_work": (random_next == 1) & ~same,
-        }.items():
+        for kind, where in pairs_are.items():
             pairs[kind].add(losses[where], right[where])
 
     scores: dict[str, float] = {}
@@ -70,6 +71,17 @@ def evaluate_pretraining(
             if part.count:
                 scores[f"{name}_accuracy_{kind}"] = part.right / part.count
     return scores
+
+
+def token_counts(batches: Iterable[Any], vocabulary_size: int) -> np.ndarray:
+    """How often each token occurs in masked batches, what was masked included: int64 (V,)."""
+    counts = np.zeros(vocabulary_size, np.int64)
+    for inputs, labels, weights in map(as_numpy, batches):
+        token_ids = inputs["token_ids"].copy()
+        row, slot = np.nonzero(weights["masked_lm"])
+        token_ids[row, inputs["mask_positions"][row, slot]] = labels["masked_lm"][row, slot]
+        counts += np.bincount(token_ids[inputs["padding_mask"] > 0], minlength=vocabulary_size)
+    return counts
 
 
 def unigram_cross_entropy(

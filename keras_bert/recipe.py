@@ -23,9 +23,16 @@ from keras_bert.files import write_json
 OURS = (
     *("args.json", "manifest.json", "metrics.json", "history.csv", "report.html"),
     *("logs", "checkpoints", "preset"),
+    *("runs", "predictions.tsv", "predictions.json", "submission"),
+    *("predictions.conll", "answers.json", "nbest.json", "null_odds.json"),
     *("examples-*.tfrecord", "vocab.txt", "dev"),
     "1",
     *("corpus.txt", "train.tsv", "dev.tsv", "records", "pretraining", "classifier", "export"),
+)
+# Arguments that leave a run's results as they are: it may be resumed with others.
+WHERE_AND_HOW = (
+    *("output_dir", "resume", "overwrite", "keep", "recompute"),
+    *("steps_per_execution", "strategy", "tpu"),
 )
 
 
@@ -199,7 +206,7 @@ def _check_same_run(path: pathlib.Path, args: Any) -> None:
         raise InputError(f"{path} is damaged: restore it, or choose --overwrite.") from error
     # As JSON, which knows no tuples.
     now = json.loads(json.dumps(dataclasses.asdict(args)))
-    for name in now.keys() - {"output_dir", "resume", "overwrite"}:
+    for name in now.keys() - set(WHERE_AND_HOW):
         if now[name] != stored.get(name):
             flag = f"--{name.replace('_', '-')}"
             raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.training import callbacks
+from keras_bert.training import callbacks, saving
 from keras_bert.training.callbacks import Checkpoints, History, ProgressBar, latest, restore
 
 UPDATES_PER_EPOCH = 4
@@ -38,9 +38,13 @@ def small_model(hidden_dim=5, optimizer=keras.optimizers.AdamW, steps_per_execut
     return model
 
 
-def fit(model, *chosen, epochs=1, initial_epoch=0, validate=False, rows=16):
+def data(rows=16):
     x = np.random.default_rng(1).normal(size=(rows, 3)).astype("float32")
-    y = (x.sum(axis=1) > 0).astype("int32")
+    return x, (x.sum(axis=1) > 0).astype("int32")
+
+
+def fit(model, *chosen, epochs=1, initial_epoch=0, validate=False, rest=None):
+    x, y = data() if rest is None else rest
     model.fit(
         x,
         y,
@@ -119,7 +123,7 @@ class TestCheckpoints:
             raise KeyboardInterrupt
 
         model = fit(small_model(), Checkpoints(tmp_path, 1))
-        monkeypatch.setattr(callbacks, "write_json", killed)
+        monkeypatch.setattr(saving, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             fit(model, Checkpoints(tmp_path, 1), epochs=2, initial_epoch=1)
         monkeypatch.undo()
@@ -128,6 +132,71 @@ class TestCheckpoints:
         restore(resumed, latest(tmp_path))
         fit(resumed, Checkpoints(tmp_path, 1), epochs=2, initial_epoch=1)
         assert names(tmp_path) == ["update-00000004", "update-00000008"]
+
+    def test_keeps_the_best_besides_the_newest(self, tmp_path):
+        losses = iter([3.0, 1.0, 2.0, 1.5])
+
+        class Told(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs):
+                logs["val_score"] = next(losses)
+
+        watched = {"keep": 1, "monitor": "val_score"}
+        fit(small_model(), Told(), Checkpoints(tmp_path, 100, **watched), epochs=2)
+        resumed = small_model()
+        restore(resumed, latest(tmp_path))
+        again = Checkpoints(tmp_path, 100, **watched)
+        fit(resumed, Told(), again, epochs=4, initial_epoch=2)
+        assert names(tmp_path) == ["best.json", "update-00000008", "update-00000016"]
+        assert callbacks.best(tmp_path).name == "update-00000008"
+        told = json.loads((tmp_path / "best.json").read_text(encoding="utf-8"))
+        assert told == {"checkpoint": "update-00000008", "update": 8, "value": 1.0}
+
+    def test_best_begins_anew_with_other_data(self, tmp_path):
+        class Told(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs):
+                logs["val_score"] = float(epoch)
+
+        since = Checkpoints(tmp_path, 100, keep=1, monitor="val_score", since=4)
+        fit(small_model(), Told(), since, epochs=3)
+        assert callbacks.best(tmp_path).name == "update-00000008"
+
+    @pytest.mark.parametrize("at", [1, 3])
+    def test_saved_amid_an_epoch(self, tmp_path, at):
+        """The epoch's metrics go on too, so that its row in the history is the whole epoch's."""
+        whole = fit(small_model(), History(tmp_path / "whole.csv"), epochs=2)
+        model = small_model()
+
+        class Kill(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch == at:
+                    raise KeyboardInterrupt
+
+        every = Checkpoints(tmp_path / "made", at, within_epochs=True)
+        with pytest.raises(KeyboardInterrupt):
+            fit(model, every, Kill(), epochs=2)
+        resumed = small_model()
+        x, y = data()
+        assert restore(resumed, latest(tmp_path / "made"), (x[:4], y[:4])) % 4 == at
+        history = History(tmp_path / "resumed.csv", seconds_before=100.0)
+        every = Checkpoints(tmp_path / "made", 100, within_epochs=True)
+        left = (x[4 * at :], y[4 * at :])
+        fit(resumed, every, history, rest=left)
+        fit(resumed, every, history, epochs=2, initial_epoch=1)
+        rows, expected = (
+            callbacks.read_history(tmp_path / f"{name}.csv") for name in ("resumed", "whole")
+        )
+        assert rows["seconds"][0] >= 100 > rows["seconds"][1]
+        for name in ("epoch", "update", "learning_rate", "loss", "accuracy"):
+            assert rows[name] == expected[name], name
+        for ours, theirs in zip(resumed.get_weights(), whole.get_weights(), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+    def test_never_saves_what_is_not_finite(self, tmp_path):
+        model = small_model()
+        model.layers[1].kernel.assign(np.full((3, 5), np.inf, "float32"))
+        with pytest.raises(callbacks.NonFiniteError, match="at update 4"):
+            fit(model, Checkpoints(tmp_path, 1))
+        assert latest(tmp_path) is None
 
     def test_orders_by_number_not_by_letter(self, tmp_path):
         for name in ["update-99999999", "update-100000000"]:
@@ -302,6 +371,17 @@ class TestProgressBar:
         assert "4/8" in text
         assert "0/8" not in text
         assert "8/8" in text
+
+    def test_pace(self, monkeypatch, capsys):
+        throughput = callbacks.Throughput(tokens=1000, flops=2e9, peak=1e15)
+        fit(small_model(), ProgressBar(8, throughput=throughput), epochs=2)
+        first, second = capsys.readouterr().out.rstrip("\n").split("\n")
+        assert " tokens/s  0% of peak  0:00:0" in first
+        assert first.endswith(" left")
+        assert not second.endswith(" left")
+        terminal = as_terminal(monkeypatch)
+        fit(small_model(), ProgressBar(8, throughput=throughput), epochs=2)
+        assert " tokens/s  0% of peak" in terminal.getvalue()
 
     def test_shows_validation(self, monkeypatch):
         terminal = as_terminal(monkeypatch)

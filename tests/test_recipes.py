@@ -78,8 +78,9 @@ def pretrained(work):
 
 def pretraining(work, **changes):
     return {
-        "data": work / "records",
-        "dev_data": work / "records" / "dev",
+        "data": (str(work / "records"),),
+        "dev_data": (str(work / "records" / "dev"),),
+        "deterministic": False,  # can't be undone in this process
         "size": "tiny",
         "steps": 4,
         "evaluate_every": 2,
@@ -251,16 +252,16 @@ def test_pretrain_refuses(work, tmp_path, capsys):
     def sentence(**changes):
         return refused(capsys, "pretrain", tmp_path / "run", **pretraining(work, **changes))
 
-    assert "vocabulary" in sentence(dev_data=other)
-    assert "vocabulary" in sentence(data=other, dev_data="")
-    assert "nowhere" in sentence(data=tmp_path / "nowhere")
+    assert "vocabulary" in sentence(dev_data=(str(other),))
+    assert "vocabulary" in sentence(data=(str(other),), dev_data=())
+    assert "nowhere" in sentence(data=(str(tmp_path / "nowhere"),))
     assert "--evaluate-every at least 0" in sentence(evaluate_every=-2)
     assert "--seed" in sentence(seed=2**32)
     shutil.rmtree(other)
     shutil.copytree(work / "records", other)
     shard = other / "examples-00000-of-00008.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-3])
-    assert "examples-00000-of-00008.tfrecord has" in sentence(data=other)
+    assert "examples-00000-of-00008.tfrecord has" in sentence(data=(str(other),))
     assert "--learning-rate" in sentence(learning_rate=float("nan"))
     assert "isn't a checkpoint" in sentence(checkpoint=tmp_path)
 
@@ -307,7 +308,7 @@ def test_finetune_refuses(work, pretrained, tmp_path, capsys):
     assert "one class only" in sentence("a\tfine\n")
     assert "--learning-rate" in sentence("a\tfine\n", learning_rate=float("nan"))
     assert "dev.tsv, line 2: the label 'b'" in sentence("a\tfine\nc\tfine\n")
-    assert "bad.tsv, line 1" in sentence("sentence\tlabel\nfine\ta\n")
+    assert "bad.tsv, line 1" in sentence("word\tlabel\nfine\ta\n")
     assert "at least 3" in sentence("a\tfine\nb\tbad\n", max_sequence_length=2)
     assert "nowhere.tsv" in sentence("a\tfine\n", dev_file=tmp_path / "nowhere.tsv")
 
