@@ -80,6 +80,26 @@ class Examples:
 
 
 @dataclasses.dataclass(frozen=True)
+class Matrix:
+    """How often what was taken for what: a row for each true class, a column for each guess.
+
+    The cells of a row are shaded by their share of it; the diagonal holds what's right.
+    """
+
+    title: str
+    names: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if {len(self.names)} != {len(self.counts), *map(len, self.counts)}:
+            raise ValueError(
+                f"`counts` must be a square of {len(self.names)} rows. "
+                f"Received: {len(self.counts)} rows."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class Text:
     """Paragraphs, such as a question and the model's answer."""
 
@@ -87,7 +107,7 @@ class Text:
     paragraphs: Sequence[str]
 
 
-Section = Table | Curves | Examples | Text
+Section = Table | Curves | Examples | Matrix | Text
 
 
 def history_curves(

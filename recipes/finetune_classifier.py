@@ -3,8 +3,9 @@ r"""Fine-tune BERT to classify texts (Devlin et al., 2018, section 4.1).
     python recipes/finetune_classifier.py --checkpoint runs/mini/preset \
         --train-file train.tsv --dev-file dev.tsv --output-dir runs/topics
 
-A file is a table of tab-separated columns whose first line names `label` and `text`; without
-that line, a row is `label <tab> text`.
+A file is TSV, CSV or JSON lines with columns such as `label` and `text` or `sentence`; a TSV
+without a line of names is `label <tab> text`. `--multi-label` takes several labels a row,
+`--regression` numbers, and `--task cola` and the like a benchmark's files as they are.
 
 Expect: 40 seconds on two CPU cores for 12 passes over 1,525 sentences with a tiny BERT, as in
 `quickstart.py`: accuracy 0.65 on eight topics, where the commonest has a share of 0.25.
@@ -13,24 +14,15 @@ Expect: 40 seconds on two CPU cores for 12 passes over 1,525 sentences with a ti
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-import time
 from collections import Counter
 from typing import Any, Literal
 
-import keras
-import numpy as np
-
 import keras_bert
-from keras_bert import recipe
-from keras_bert.data.texts import LabelledText, read_labelled_texts
+from keras_bert import finetuning, recipe, remote, text_tasks
+from keras_bert.data import benchmarks, tables, texts
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
-from keras_bert.report import Table, history_curves, write_report
+from keras_bert.text_logits import text_logits
 from keras_bert.tokenizer_checks import check_unknown
-from keras_bert.training import callbacks
-
-SCORES_NOTE = "Of the epoch with the highest accuracy on the dev file, on that same file."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +30,39 @@ class Args:
     """Fine-tune BERT to classify texts."""
 
     checkpoint: str
-    """Preset to start from."""
+    """Checkpoint to start from: a preset, or a Hugging Face, Google or KerasHub folder."""
     train_file: str
-    """Table to train on: tab-separated columns `label` and `text`, named in the first line or in
-    this order without one."""
+    """Table to train on: .tsv, .csv or .jsonl."""
     dev_file: str
     """Table to choose the best epoch by, and to score it on."""
     output_dir: str
-    """Where the preset, metrics and curves go."""
+    """Where the preset, metrics, predictions and curves go."""
+    test_file: str = ""
+    """Table to predict at the end, and to score if it has labels."""
+    task: Literal["", "cola", "sst2", "tnews"] = ""
+    """A benchmark whose files these are; its answers for `--test-file` go to `submission/`."""
+    text_column: str = ""
+    """Name of the text's column, or its number from 1 in files without names; empty: guess."""
+    label_column: str = ""
+    """The same of the label's."""
+    labels: tuple[str, ...] = ()
+    """The classes in the order of the logits; empty: those of the training file, sorted."""
+    multi_label: bool = False
+    """A row has any number of labels."""
+    label_separator: str = ","
+    """Between the labels of a row, with `--multi-label`."""
+    regression: bool = False
+    """Labels are numbers."""
+    class_weights: bool = False
+    """Examples of rare classes weigh more, so that all classes count alike."""
+    metric: Literal["", "accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman"] = ""
+    """Score that chooses the best epoch; empty: accuracy, f1 of several labels, spearman."""
+    truncate: Literal["head", "tail", "head+tail"] = "head"
+    """What is kept of texts that are too long."""
+    windows: int = 0
+    """Read them in windows instead, one every so many tokens, and average; 0: don't."""
     max_sequence_length: int = 128
-    """Tokens of a text, [CLS] and [SEP] included; the ends of longer texts are cut off."""
+    """Tokens of a text or window, [CLS] and [SEP] included."""
     batch_size: int = 32
     """Examples an update."""
     epochs: int = 3
@@ -58,6 +73,20 @@ class Args:
     """Share of the updates that climb to the peak rate; then it falls to 0."""
     weight_decay: float = 0.01
     """Of AdamW, on all weights but biases and layer norms."""
+    layer_decay: float = 1.0
+    """What the rate is multiplied by for each layer down from the head."""
+    freeze_layers: int = 0
+    """Keep the embeddings and the lowest K layers as they are."""
+    reinitialize_layers: int = 0
+    """Draw the top K layers and the pooler anew."""
+    patience: int = 0
+    """Stop after so many epochs without a better score; 0: don't."""
+    search: bool = False
+    """Try the paper's rates, batch sizes and epochs, 18 runs, and keep the best."""
+    seeds: int = 1
+    """Runs with seeds from `--seed` on: their mean and spread are reported, the best kept."""
+    seed: int = 0
+    """For the head's initial weights, dropout and order."""
     strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
     """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
     tpu: str = ""
@@ -68,142 +97,138 @@ class Args:
     """Micro-batches an update on each replica: less memory, the same update."""
     steps_per_execution: int = 1
     """Updates a call of the compiled step: more saves time on a TPU."""
-    seed: int = 0
-    """For the head's initial weights, dropout and order."""
+    smoke: bool = False
+    """Try the command out: one epoch on the first rows."""
     overwrite: bool = False
     """Replace the run in `output_dir`."""
 
 
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
-    args = recipe.on_this_host(args)
-    recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
-    recipe.check_training_numbers(args)
-    if args.epochs < 1:
-        raise InputError(f"--epochs must be at least 1. Received: {args.epochs}.")
-    strategy = keras_bert.training.strategy(args.strategy, args.tpu or None)
-    print(keras_bert.training.describe_batch(strategy, args.batch_size, args.accumulate))
-    keras.utils.set_random_seed(args.seed)
-    keras.config.set_dtype_policy(args.precision)
+    args, strategy = finetuning.set_up(args)
+    kind = kind_of(args)
+    usual = benchmarks.TASKS[args.task].metric if args.task else ""
+    metric = text_tasks.metric_of(kind, args.metric, usual)
 
     # ---- Data ------------------------------------------------------------------
-    rows, dev_rows = read_labelled_texts(args.train_file), read_labelled_texts(args.dev_file)
-    labels = tuple(sorted({row.label for row in rows}))
-    if len(labels) < 2:
-        raise InputError(
-            f"{args.train_file} holds one class only, {labels[0]!r}: give at least two."
-        )
-    counts = Counter(row.label for row in rows).most_common()
-    print(f"{len(rows)} texts of {len(labels)} classes:", ", ".join(f"{c} {n}" for c, n in counts))
     with strategy.scope():
         base = keras_bert.load(args.checkpoint)
+    finetuning.check_lengths(args, base)
+    rows, dev = read(args, args.train_file, kind), read(args, args.dev_file, kind)
+    test = read(args, args.test_file, kind, needs_labels=False) if args.test_file else None
+    labels = []
+    if kind != "regression":
+        labels = tables.class_names(args.train_file, rows, args.labels)
+        labels = text_tasks.order_of(labels, base, is_given=bool(args.labels))
+        tables.check_labels(args.dev_file, dev, labels)
+    counts = Counter(name for row in rows for name in tables.names_of(row.label)).most_common(20)
+    about = f"{len(labels)} classes: {', '.join(f'{c} {n}' for c, n in counts)}" if labels else ""
+    print(f"{len(rows)} texts {about}")
     check_unknown(base.tokenizer, [row.text for row in rows[:2000]])
-    if not 3 <= args.max_sequence_length <= base.config.max_sequence_length:
-        raise InputError(
-            f"--max-sequence-length is {args.max_sequence_length}; it must be at least 3, and the "
-            f"position table of {args.checkpoint} ends at {base.config.max_sequence_length}."
-        )
+    scale = text_tasks.scale_of([row.label for row in rows]) if not labels else (0.0, 1.0)
+    examples = texts.make_examples(
+        rows,
+        base.tokenizer,
+        labels,
+        max_sequence_length=args.max_sequence_length,
+        truncate=args.truncate,
+        stride=args.windows,
+        balanced=args.class_weights,
+        scale=scale,
+    )
 
-    def batches(rows: list[LabelledText], training: bool) -> Any:
-        return keras_bert.data.classification(
-            rows,
-            base.tokenizer,
-            labels,
+    def batches(args: Args) -> Any:
+        return texts.batches(
+            examples,
             args.batch_size,
             max_sequence_length=args.max_sequence_length,
+            pad_id=base.tokenizer.pad_id,
+            layout="one_shape" if finetuning.needs_one_shape(args, strategy) else "packed",
+            row_multiple=strategy.num_replicas_in_sync * args.accumulate,
             seed=args.seed,
-            training=training,
         )
-
-    train = batches(rows, training=True)
-    try:
-        dev = batches(dev_rows, training=False)
-    except InputError as error:
-        raise InputError(f"{args.dev_file}, {error}") from error
 
     # ---- Model -----------------------------------------------------------------
-    updates = args.epochs * len(train)
-    rate = keras_bert.training.WarmupLinear(
-        args.learning_rate, round(args.warmup_ratio * updates), updates
-    )
-    with strategy.scope():
-        model = keras_bert.tasks.text_classifier(base.encoder, len(labels))
-        model.compile(
-            keras_bert.training.AdamW(rate, weight_decay=args.weight_decay),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            weighted_metrics=["accuracy"],
-            accumulate=args.accumulate,
-            steps_per_execution=args.steps_per_execution,
-        )
+    settings: dict[str, Any] = {"max_sequence_length": args.max_sequence_length}
+    settings |= {"truncate": args.truncate} if args.truncate != "head" else {}
+    settings |= {"window_stride": args.windows} if args.windows else {}
+    settings |= {"multi_label": True} if kind == "labels" else {}
+    true = [row.label for row in dev]
+
+    def score(preset: keras_bert.Preset) -> dict[str, float]:
+        logits = text_logits(preset, [row.text for row in dev]) * scale[1] + scale[0]
+        threshold = text_tasks.threshold_of(kind, logits, true, labels)
+        return text_tasks.score(kind, logits, true, labels, threshold)
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
-    started = time.perf_counter()
-    model.fit(
-        train,
-        epochs=args.epochs,
-        validation_data=dev,
-        shuffle=False,
-        verbose=0,
-        callbacks=[
-            callbacks.ProgressBar(updates, "Fine-tuning"),
-            callbacks.History(folder / "history.csv"),
-            keras.callbacks.TensorBoard(folder / "logs"),
-            keras.callbacks.EarlyStopping(
-                "val_accuracy", mode="max", patience=args.epochs, restore_best_weights=True
-            ),
-        ],
+    task = finetuning.Task(
+        build=lambda args: text_tasks.build(args, base, labels, settings),
+        batches=batches,
+        num_examples=len(rows),
+        loss=text_tasks.LOSSES[kind],
+        score=score,
+        metric=metric,
+        floor=text_tasks.floor(kind, true, labels, metric),
     )
-    seconds = time.perf_counter() - started
+    best, metrics = finetuning.finetune(args, task, strategy, folder)
 
     # ---- Save ------------------------------------------------------------------
-    settings = {"max_sequence_length": args.max_sequence_length}
-    keras_bert.save(
-        keras_bert.Preset(base.config, base.encoder, base.tokenizer, model, labels, settings),
-        folder / "preset",
+    preset = best.preset
+    text_tasks.fold_scale(preset.model, scale)
+    logits = text_logits(preset, [row.text for row in dev])
+    threshold = text_tasks.threshold_of(kind, logits, true, labels)
+    if kind == "labels":
+        preset = dataclasses.replace(preset, settings=settings | {"threshold": threshold})
+        metrics["threshold"] = threshold
+    keras_bert.save(preset, folder / "preset")
+    tested = None
+    if test is not None:
+        tested = test, text_logits(preset, [row.text for row in test])
+        if args.task:
+            answers = text_tasks.predictions(kind, tested[1], labels, threshold)
+            benchmarks.write_answers(
+                folder / "submission", args.task, test, answers, args.test_file
+            )
+    text_tasks.leave_run(
+        folder,
+        "Text classification",
+        args,
+        metrics,
+        kind,
+        labels,
+        threshold,
+        (dev, logits),
+        tested,
     )
-    logits = model.predict(dev, verbose=0)["label"]
-    predicted = [labels[i] for i in logits.argmax(axis=-1)]
-    right = np.equal(predicted, [row.label for row in dev_rows])
-    commonest = Counter(row.label for row in dev_rows).most_common(1)[0][1] / len(dev_rows)
-    by_epoch = callbacks.read_history(folder / "history.csv")["val_accuracy"]
-    metrics = {
-        "best_epoch": int(np.argmax(by_epoch)) + 1,
-        "accuracy": round(float(right.mean()), 4),
-        "commonest_class_share": round(commonest, 4),
-        "train_seconds": round(seconds, 1),
-        "examples_per_second": round(args.epochs * len(rows) / seconds, 1),
-    }
-    write_json(folder / "metrics.json", metrics)
-    report(folder, args, metrics, dev_rows, predicted)
-    print(f"Report: {folder / 'report.html'}")
     return metrics
 
 
-def report(
-    folder: pathlib.Path,
-    args: Args,
-    metrics: dict[str, Any],
-    rows: list[LabelledText],
-    predicted: list[str],
-) -> None:
-    """Scores, curves and who is taken for whom."""
-    history = callbacks.read_history(folder / "history.csv")
+def kind_of(args: Args) -> str:
+    """What the labels are: "class", "labels" or "regression"."""
+    if args.multi_label and args.regression:
+        raise InputError("Choose one of --multi-label and --regression.")
+    if args.class_weights and (args.multi_label or args.regression):
+        raise InputError("--class-weights needs one class a row.")
+    if args.windows < 0:
+        raise InputError(f"--windows must be at least 0. Received: {args.windows}.")
+    return "labels" if args.multi_label else "regression" if args.regression else "class"
 
-    counts = Counter(zip([row.label for row in rows], predicted, strict=True))
-    confusions = [(true, guess, n) for (true, guess), n in counts.most_common() if true != guess]
-    write_report(
-        folder / "report.html",
-        "Text classification",
-        [
-            Table("Scores", ("name", "value"), list(metrics.items()), note=SCORES_NOTE),
-            history_curves("Loss", history, "loss", "nats"),
-            history_curves("Accuracy", history, "accuracy", "share"),
-            Table("Commonest confusions", ("true", "predicted", "texts"), confusions[:20]),
-            Table("Arguments", ("name", "value"), list(dataclasses.asdict(args).items())),
-        ],
-        recipe.command(),
-    )
+
+def read(args: Args, path: str, kind: str, needs_labels: bool = True) -> list[tables.LabelledText]:
+    """The rows of a file."""
+    path = remote.local(path)
+    if args.task:
+        rows = benchmarks.read_benchmark(path, args.task, needs_labels=needs_labels)
+    else:
+        rows = tables.read_labelled_texts(
+            path,
+            tables.Columns(args.text_column, "", args.label_column),
+            kind=kind,
+            needs_labels=needs_labels,
+            separator=args.label_separator,
+        )
+    return rows[: finetuning.SMOKE_EXAMPLES] if args.smoke else rows
 
 
 if __name__ == "__main__":

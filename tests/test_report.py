@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_bert import report
-from keras_bert.report import Curves, Examples, Table, Text, write_report
+from keras_bert.report import Curves, Examples, Matrix, Table, Text, write_report
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
@@ -70,6 +70,7 @@ SECTIONS = [
     CURVES,
     Table("Scores", ["task", "accuracy"], [["MR", 0.5]]),
     Examples("Guesses", [[("a", "mask", "a", 0.9)]]),
+    Matrix("Confusions", ["no", "yes"], [[3, 1], [0, 0]]),
     CURVES,
 ]
 
@@ -87,7 +88,7 @@ def test_one_self_contained_page(tmp_path):
     assert len(ids) == len(set(ids)), "two drawings share an id"
     assert {link[1:] for link in links} <= set(ids)
     assert {name for name in re.findall(r"url\(#([^)]*)\)", source)} <= set(ids)
-    assert page.tags.count("h2") == 5
+    assert page.tags.count("h2") == 6
     assert "python pretrain.py" in plain(source)
 
 
@@ -115,6 +116,7 @@ def test_everything_is_escaped(tmp_path):
         Table(bad, [bad], [[bad]], note=bad),
         Curves(bad, {bad: [(0, 1), (1, 2)]}, bad, bad, note=bad),
         Examples(bad, [[(bad, "text", "", 0), (bad, "mask", bad + "x", 0.5)]], note=bad),
+        Matrix(bad, [bad], [[1]], note=bad),
         title=bad,
         subtitle=bad,
     )
@@ -216,6 +218,14 @@ def test_guesses(tmp_path):
     assert "the ✓ cat 91% random ✗ slept 30% sat kept ✓ here 100%" in plain(source)
     right, wrong = body(source).count("guess right"), body(source).count("guess wrong")
     assert (right, wrong) == (2, 1)
+
+
+def test_matrix_is_shaded_by_the_share_of_a_row(tmp_path):
+    source = written(tmp_path, Matrix("Confusions", ["no", "yes"], [[3, 1], [0, 0]]))
+    cells = re.findall(r'<td class="number( on)?" style="--share: (\d+)%">(\d)</td>', source)
+    assert cells == [(" on", "75", "3"), ("", "25", "1"), ("", "0", "0"), (" on", "0", "0")]
+    with pytest.raises(ValueError, match="a square of 2 rows"):
+        Matrix("Confusions", ["no", "yes"], [[1, 2]])
 
 
 def test_unknown_kind():

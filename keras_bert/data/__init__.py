@@ -9,6 +9,9 @@ except ImportError as error:
     ) from error
 
 from keras_bert.data.batches import pretraining
+from keras_bert.data.pairs import pairs
+from keras_bert.data.questions import squad
+from keras_bert.data.tagged_words import tagging
 from keras_bert.data.texts import classification
 
-__all__ = ["classification", "pretraining"]
+__all__ = ["classification", "pairs", "pretraining", "squad", "tagging"]

@@ -1,0 +1,177 @@
+"""Pairs of texts, and texts with several choices: reading them, and batches of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.data.packing import pack
+from keras_bert.data.tables import LABELS, NAMES, LabelledText, read_records
+from keras_bert.data.texts import LENGTH_STEP, Batch, classification, dataset_of
+from keras_bert.errors import InputError
+from keras_bert.long_texts import encode_pair
+from keras_bert.tokenizers import WordPiece
+
+TEXTS = ("context", "question", "premise", "sent1", "startphrase", "text", "sentence")
+CHOICE = re.compile(r"(?:ending|choice|option|answer)_?\d+")
+LISTS = ("choices", "endings", "options")
+
+
+def pairs(
+    rows: Sequence[LabelledText],
+    tokenizer: WordPiece,
+    labels: Sequence[str],
+    batch_size: int,
+    **options: Any,
+) -> tf.data.Dataset:
+    """`classification` of pairs.
+
+    Raises:
+        InputError: a row's label isn't in `labels`.
+        ValueError: a row has no second text.
+    """
+    for row in rows:
+        if row.pair is None:
+            raise ValueError(f"`rows` must have a `pair` each. Received: line {row.line}.")
+    return classification(rows, tokenizer, labels, batch_size, **options)
+
+
+def read_choices(path: str | os.PathLike[str], *, needs_labels: bool = True) -> list[LabelledText]:
+    """Reads texts with K choices each, from a table in the formats of `read_labelled_texts`.
+
+    Columns: a text (`context`, `question`, `premise`, `sent1` and the like); the choices
+    (`ending0`, `choice1`, `option_2` and the like in their order, or in JSON lines a list
+    `choices`, `endings` or `options`), all as many; `label`, the right one's number from 0. A
+    column `sent2`, as in SWAG, is the beginning of every choice.
+
+    Returns:
+        Rows whose `pair` is the tuple of choices, and whose label is the right one's number, a
+        string as other classes' names are.
+
+    Raises:
+        InputError: as `read_labelled_texts`; or a label is no choice's number.
+    """
+    header, records = read_records(path)
+    known = [name.lower() for name in header]
+    if len(set(known)) < len(known):
+        twice = next(name for name in known if known.count(name) > 1)
+        raise InputError(f"{path}, line 1: the column {twice!r} is there twice: rename one.")
+    text = next((name for name in TEXTS if name in known), None)
+    listed = next((name for name in LISTS if name in known), None)
+    numbered = [name for name in known if CHOICE.fullmatch(name)]
+    label = next((name for name in LABELS if name in known), None)
+    if text is None or (listed is None and len(numbered) < 2) or (needs_labels and label is None):
+        raise InputError(
+            f"{path}, line 1: expected columns such as context, choice0, choice1, ..., label. "
+            f"Received: {', '.join(header)}."
+        )
+    rows: list[LabelledText] = []
+    for line, values in records:
+        if not isinstance(values, dict):
+            if [cell.strip().lower() for cell in values] == known:
+                continue  # the names
+            if len(values) != len(known):
+                raise InputError(
+                    f"{path}, line {line}: {len(values)} columns, and {len(known)} in the first."
+                )
+        cells = values if isinstance(values, dict) else dict(zip(known, values, strict=True))
+        cells = {name.lower(): cell for name, cell in cells.items()}
+        found = cells.get(listed, []) if listed else [cells.get(name) for name in numbered]
+        if not all(isinstance(each, str) for each in [cells.get(text), *found]):
+            raise InputError(f"{path}, line {line}: expected texts. Received: {values!r}.")
+        start = f"{cells['sent2']} " if "sent2" in cells else ""
+        choices = tuple(f"{start}{each}" for each in found)
+        if rows and len(choices) != len(rows[0].pair):
+            raise InputError(
+                f"{path}, line {line}: {len(choices)} choices, and {len(rows[0].pair)} in line "
+                f"{rows[0].line}."
+            )
+        name = next((str(cells[each]) for each in NAMES if each in cells), str(len(rows)))
+        right = _right(path, line, cells.get(label), len(choices), needs_labels)
+        rows.append(LabelledText(right, cells[text], line, choices, name))
+    if not rows:
+        raise InputError(f"{path} holds no rows.")
+    return rows
+
+
+def _right(path: Any, line: int, cell: Any, count: int, needed: bool) -> str | None:
+    text = "" if cell is None else str(cell).strip()
+    if not needed and text in ("", "-1"):
+        return None
+    if not text.isdigit() or int(text) >= count:
+        raise InputError(
+            f"{path}, line {line}: the label must be the number of a choice, from 0 to "
+            f"{count - 1}. Received: {cell!r}."
+        )
+    return str(int(text))
+
+
+def multiple_choice(
+    rows: Sequence[LabelledText],
+    tokenizer: WordPiece,
+    batch_size: int,
+    *,
+    max_sequence_length: int = 128,
+    fixed_length: bool = False,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """Training batches of (inputs, labels, weights) for `tasks.multiple_choice`.
+
+    Inputs are int32 (B, K, T), labels int32 (B,), weights float32 (B,). T is the longest's,
+    rounded up to a multiple of 32. The rows are shuffled anew each pass.
+
+    Args:
+        rows: From `read_choices`, with labels.
+        tokenizer: Of the model.
+        batch_size: B; the last batch may hold fewer.
+        max_sequence_length: The most tokens of a text and a choice.
+        fixed_length: Whether T is always `max_sequence_length`, and B always `batch_size`: rows of
+            weight 0 fill the last batch up.
+        seed: For the order.
+    """
+    encoded = [
+        [encode_pair(tokenizer, row.text, each, max_sequence_length) for each in row.pair]
+        for row in rows
+    ]
+    right = np.array([int(row.label) for row in rows], np.int32)
+    epochs = itertools.count()
+
+    def epoch() -> Iterator[Batch]:
+        order = np.random.default_rng([seed, next(epochs)]).permutation(len(rows))
+        for first in range(0, len(rows), batch_size):
+            numbers = order[first : first + batch_size]
+            weights = np.ones(len(numbers), np.float32)
+            if fixed_length:
+                more = batch_size - len(numbers)
+                numbers = np.concatenate([numbers, np.repeat(numbers[:1], more)])
+                weights = np.pad(weights, (0, more))
+            longest = max(len(each.token_ids) for i in numbers for each in encoded[i])
+            length = min(-(-longest // LENGTH_STEP) * LENGTH_STEP, max_sequence_length)
+            length = max_sequence_length if fixed_length else length
+            sequences = [each for i in numbers for each in encoded[i]]
+            inputs = stacked(sequences, len(numbers), length, tokenizer.pad_id)
+            yield inputs, {"label": right[numbers]}, {"label": weights}
+
+    return dataset_of(epoch, -(-len(rows) // batch_size), fixed_length)
+
+
+def stacked(
+    sequences: Sequence[Any], num_rows: int, length: int, pad_id: int
+) -> dict[str, np.ndarray]:
+    """The inputs of K sequences a row, one row's after another's: int32 (B, K, T)."""
+    inputs = pack(
+        [sequence.token_ids for sequence in sequences],
+        [sequence.segment_ids for sequence in sequences],
+        [[i] for i in range(len(sequences))],
+        row_length=length,
+        num_slots=1,
+        pad_id=pad_id,
+    )
+    del inputs["sequence_starts"]
+    return {name: x.reshape(num_rows, -1, length) for name, x in inputs.items()}

@@ -1,0 +1,361 @@
+"""Tables of labelled texts and pairs, in the formats people have: TSV, CSV and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import pathlib
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from keras_bert import remote
+from keras_bert.errors import InputError
+
+# Names of columns, in lower case, in which texts, pairs, labels and names are looked for.
+TEXTS = ("text", "sentence", "content", "review")
+PAIRS = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
+    *(("text1", "text2"), ("text_a", "text_b"), ("#1 string", "#2 string")),
+    ("question", "sentence"),
+)
+LABELS = ("label", "labels", "gold_label", "category", "class", "score", "similarity", "quality")
+NAMES = ("index", "id", "idx", "guid")
+NO_LABEL = "-"  # where SNLI's and CLUE's annotators didn't agree
+
+
+class LabelledText(NamedTuple):
+    """A row of a table.
+
+    `label` is a class's name; a tuple of names where a row has several; a float in a regression;
+    None where the file has none. `pair` is the second text, or a tuple of choices. `name` is the
+    row's in its file, or its number from 0.
+    """
+
+    label: Any
+    text: str
+    line: int
+    pair: Any = None
+    name: str = ""
+
+
+class Columns(NamedTuple):
+    """Where a table's parts are: names of columns, or numbers from 1 in a file without names.
+
+    "" is to be found out by the usual names.
+    """
+
+    text: str = ""
+    pair: str = ""
+    label: str = ""
+
+
+def read_labelled_texts(
+    path: str | os.PathLike[str],
+    columns: Columns = Columns(),  # noqa: B008 - it can't change
+    *,
+    kind: str = "class",
+    is_pair: bool = False,
+    needs_labels: bool = True,
+    separator: str = ",",
+    skip_short: bool = False,
+) -> list[LabelledText]:
+    r"""Reads a table of texts or pairs and their labels.
+
+    The ending tells the format. `.csv` has quotes and commas (RFC 4180). `.jsonl` and `.json` have
+    an object a line, whose keys are the columns. In any other file columns are separated by tabs,
+    and a quote is a quote. UTF-8, with or without a BOM; lines end in `\n` or `\r\n`.
+
+    The first line names the columns, in any case. A file in which it doesn't name any that's known
+    has no such line, and its columns are `label`, `text`, or `label`, `text`, `pair`; a single one
+    is `text`. Rows labelled "-" are left out. Where labels aren't needed, all -1 means none.
+
+    Args:
+        path: The file.
+        columns: Where to look, if the names aren't usual ones.
+        kind: "class"; "labels", several a row; or "regression".
+        is_pair: Whether there are two texts.
+        needs_labels: Whether a file without labels is an error.
+        separator: Between the labels of a row.
+        skip_short: Whether rows with too few columns are left out, with a warning.
+
+    Raises:
+        InputError: a file that isn't there, isn't UTF-8 or holds no row; a column that's missing
+            or there twice; bad quotes; a row with too few or too many columns, or with a label
+            that's empty or no number. The message names the line.
+    """
+    header, records = read_records(path)
+    places, records = _places(path, header, records, columns, is_pair, needs_labels)
+    found: list[LabelledText] = []
+    short = []
+    for line, values in records:
+        if skip_short and len(values) < len(header):
+            short.append(line)
+            continue
+        cells = _cells(path, line, values, places)
+        label = None
+        if "label" in cells:
+            label = read_label(path, line, cells["label"], kind, separator, needs_labels)
+        pair = _text(path, line, cells["pair"]) if "pair" in cells else None
+        text, name = _text(path, line, cells["text"]), str(cells.get("name", len(found)))
+        found.append(LabelledText(label, text, line, pair, name))
+    rows = [row for row in found if row.label != NO_LABEL]
+    if short:
+        about = f"{len(short)} rows with too few columns, the first in line {short[0]}"
+        warnings.warn(f"{path}: left out {about}.", stacklevel=2)
+    if not rows:
+        raise InputError(f"{path} holds no rows.")
+    if not needs_labels and {row.label for row in rows} <= {"-1", -1.0}:
+        rows = [row._replace(label=None) for row in rows]
+    return rows
+
+
+def read_records(path: str | os.PathLike[str]) -> tuple[list[str], Iterator[tuple[int, Any]]]:
+    """The first line's column names, and every record after it with its line, from 1.
+
+    A record is a list of cells, or a dict of JSON lines, whose first object is also a record.
+
+    Raises:
+        InputError: as `read_labelled_texts`; here, what can be found without knowing the columns.
+    """
+    try:
+        content = pathlib.Path(remote.local(os.fspath(path))).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        fault = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}, line {fault}: not UTF-8. Convert the file to UTF-8.") from error
+    lines = content.split("\n")  # U+2028 and its like are text
+    suffix = pathlib.Path(path).suffix.lower()
+    if suffix in (".jsonl", ".json"):
+        records: Iterator[tuple[int, Any]] = _json_lines(path, lines)
+    elif suffix == ".csv":
+        records = _csv(path, lines)
+    else:
+        records = _tsv(lines)
+    first = next(records, None)
+    if first is None:
+        raise InputError(f"{path} holds no rows.")
+    header = [str(name).strip() for name in first[1]]
+    return header, _chain(first, records)
+
+
+def read_label(
+    path: Any, line: int, cell: Any, kind: str, separator: str = ",", needed: bool = True
+) -> Any:
+    """A cell's label, class names as text, or a number.
+
+    Raises:
+        InputError: it's empty though needed, or no finite number where that's asked for.
+    """
+    if kind == "labels":
+        parts = cell if isinstance(cell, list) else str(cell).split(separator)
+        return tuple(dict.fromkeys(filter(None, (str(part).strip() for part in parts))))
+    text = "" if cell is None else str(cell).strip()
+    if not text:
+        if needed:
+            raise InputError(f"{path}, line {line}: the label is empty.")
+        return None
+    if kind == "class":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{path}, line {line}: the label must be a number. Received: {cell!r}.")
+    return value
+
+
+def class_names(path: Any, rows: Sequence[LabelledText], given: Sequence[str] = ()) -> list[str]:
+    """The classes in the order of the logits: as given, else sorted, numbers by their value.
+
+    Raises:
+        InputError: there are fewer than two, or a row's isn't among those given.
+    """
+    if given:
+        if len(set(given)) < len(given):
+            raise InputError(f"--labels must differ. Received: {', '.join(given)}.")
+        check_labels(path, rows, given)
+        names = list(given)
+    else:
+        found = {name for row in rows for name in names_of(row.label)}
+        are_numbers = all(re.fullmatch(r"-?\d+", name) for name in found)
+        names = sorted(found, key=int) if are_numbers else sorted(found)
+    if len(names) < 2:
+        only = f"one class only, {names[0]!r}" if names else "no labels"
+        raise InputError(f"{path} holds {only}: give at least two classes.")
+    return names
+
+
+def check_labels(path: Any, rows: Iterable[LabelledText], names: Sequence[str]) -> None:
+    """Raises InputError for the first row with a label that isn't among the class names."""
+    for row in rows:
+        for name in names_of(row.label):
+            if name not in names:
+                known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+                raise InputError(
+                    f"{path}, line {row.line}: the label {name!r} isn't among the classes "
+                    f"({known}): it doesn't occur in training."
+                )
+
+
+def names_of(label: Any) -> tuple[str, ...]:
+    """The names in a label: of none, one or several classes."""
+    return () if label is None else label if isinstance(label, tuple) else (label,)
+
+
+def _places(
+    path: Any, header: list[str], records: Any, columns: Columns, is_pair: bool, labelled: bool
+) -> tuple[dict[str, Any], Iterator[tuple[int, Any]]]:
+    """Each part's column, a number from 0 or a JSON key, and the records without the header."""
+    known = [name.lower() for name in header]
+    first_line, first = next(records)
+    is_json = isinstance(first, dict)
+    given = {part: name for part, name in columns._asdict().items() if name}
+    by_number = bool(given) and all(name.isdigit() for name in given.values()) and not is_json
+    usual = {"text": TEXTS, "label": LABELS, "name": NAMES, "pair": ()}
+    couple = next((pair for pair in PAIRS if set(pair) <= set(known)), None) if is_pair else None
+    if couple:
+        usual |= {"text": couple[:1], "pair": couple[1:]}
+    if by_number:
+        found: dict[str, Any] = {part: int(name) - 1 for part, name in given.items()}
+        records = _chain((first_line, first), records)
+    elif given or is_json or set(known) & _all_names():
+        found = {}
+        _check_header(path, first_line, known)
+        for part, names in usual.items():
+            name = given.get(part, "")
+            if part == "label" and not labelled and name.lower() not in known:
+                name = ""
+            column = _column(path, first_line, known, part, name, names)
+            found[part] = header[column] if is_json and column is not None else column
+        records = _chain((first_line, first), records) if is_json else records
+    else:
+        order = ["label", "text", *(["pair"] if is_pair else [])]
+        if not labelled and len(header) < len(order):
+            order = order[1:]
+        found = {part: i for i, part in enumerate(order)}
+        records = _chain((first_line, first), records)
+    needed = ["text", *(["pair"] if is_pair else []), *(["label"] if labelled else [])]
+    for part in needed:
+        if found.get(part) is None:
+            raise InputError(
+                f"{path}, line {first_line}: found no column for the {part} among "
+                f"{', '.join(header)}: name it by --{part}-column."
+            )
+    return {part: found.get(part) for part in ("text", "pair", "label", "name")}, records
+
+
+def _check_header(path: Any, line: int, known: list[str]) -> None:
+    for name in known:
+        if known.count(name) > 1:
+            raise InputError(
+                f"{path}, line {line}: the column {name!r} is there twice: rename one of them."
+            )
+
+
+def _column(
+    path: Any, line: int, known: list[str], part: str, given: str, usual: Sequence[str]
+) -> int | None:
+    """The number of a part's column, or None."""
+    if given:
+        if given.lower() not in known:
+            raise InputError(
+                f"{path}, line {line}: there's no column {given!r} for the {part}, but "
+                f"{', '.join(known)}."
+            )
+        return known.index(given.lower())
+    found = [name for name in usual if name in known]
+    if len(found) > 1 and part != "name":
+        raise InputError(
+            f"{path}, line {line}: the {part} may be {' or '.join(found)}: name it by "
+            f"--{part}-column."
+        )
+    return known.index(found[0]) if found else None
+
+
+def _cells(path: Any, line: int, values: Any, places: dict[str, Any]) -> dict[str, Any]:
+    used = {part: place for part, place in places.items() if place is not None}
+    if isinstance(values, dict):
+        for part, place in used.items():
+            if place not in values:
+                raise InputError(f"{path}, line {line}: the object has no {place!r}, its {part}.")
+    elif len(values) <= max(used.values()):
+        raise InputError(
+            f"{path}, line {line}: expected at least {max(used.values()) + 1} columns. "
+            f"Received: {values!r}."
+        )
+    return {part: values[place] for part, place in used.items()}
+
+
+def _text(path: Any, line: int, value: Any) -> str:
+    if isinstance(value, list):  # keywords
+        return " ".join(map(str, value))
+    if not isinstance(value, (str, int, float)):
+        raise InputError(f"{path}, line {line}: expected a text. Received: {value!r}.")
+    return str(value)
+
+
+def _tsv(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """GLUE's files aren't quoted: a quote in them is part of the text."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line.removesuffix("\r").split("\t")
+
+
+def _csv(path: Any, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    columns = 0
+    while True:
+        number = reader.line_num + 1
+        try:
+            values = next(reader, None)
+        except csv.Error as error:
+            raise InputError(
+                f"{path}, line {number}: bad quotes in the record that begins here ({error}): a "
+                "quote in a quoted cell must be doubled, and every quote closed."
+            ) from error
+        if values is None:
+            return
+        if not any(value.strip() for value in values):
+            continue
+        columns = columns or len(values)
+        if len(values) != columns:
+            raise InputError(
+                f"{path}, line {number}: {len(values)} columns, and {columns} in the first line. "
+                "A cell with a comma must be quoted."
+            )
+        yield number, values
+
+
+def _json_lines(path: Any, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in items]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the key {twice!r} is there twice")
+        return dict(items)
+
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line, object_pairs_hook=pairs)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not JSON ({error}).") from error
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{path}, line {number}: expected a JSON object a line. Received: {line[:80]!r}."
+            )
+        yield number, value
+
+
+def _all_names() -> set[str]:
+    return {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
+
+
+def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest

@@ -1,0 +1,180 @@
+"""Classifiers and regressions: scores by name, targets folded in, long texts, both orders."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert
+from keras_bert import text_tasks
+from keras_bert.errors import InputError
+from keras_bert.long_texts import encode_text
+from keras_bert.text_logits import choice_logits, text_logits
+
+WORDS = [f"w{i}" for i in range(20)]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+TEXTS = ["w1", "w1 w2 w3", " ".join(WORDS), ""]
+
+
+@pytest.fixture(scope="module")
+def base():
+    config = keras_bert.BertConfig(
+        vocabulary_size=len(VOCABULARY), num_layers=1, num_heads=2, hidden_dim=8,
+        intermediate_dim=16, max_sequence_length=16, initializer_range=0.5,
+    )  # fmt: skip
+    encoder = keras_bert.bert(config)
+    return keras_bert.Preset(config, encoder, keras_bert.WordPiece(VOCABULARY), encoder)
+
+
+@dataclasses.dataclass
+class Args:
+    freeze_layers: int = 0
+    reinitialize_layers: int = 0
+
+
+def classifier(base, labels=("a", "b"), **settings):
+    settings = {"max_sequence_length": 10} | settings
+    return text_tasks.build(Args(), base, labels, settings)
+
+
+def test_packed_form_shares_the_weights(base):
+    preset, model = classifier(base)
+    kernel = model.get_layer("label").kernel
+    assert kernel is preset.model.get_layer("label").kernel
+    assert preset.model.name == "text_classifier"
+    assert "sequence_starts" not in preset.model.input
+
+
+def test_a_classifier_goes_on_with_its_classes(base):
+    """CLS-02: in its own order, which another one given contradicts; its head is kept."""
+    preset, _ = classifier(base, labels=("b", "a"))
+    assert text_tasks.order_of(["a", "b"], preset) == ["b", "a"]
+    assert text_tasks.order_of(["b", "a"], preset, is_given=True) == ["b", "a"]
+    assert text_tasks.order_of(["a", "c"], preset) == ["a", "c"]
+    assert text_tasks.order_of(["a", "b"], base, is_given=True) == ["a", "b"]
+    with pytest.raises(InputError, match="another order than the checkpoint's, b a"):
+        text_tasks.order_of(["a", "b"], preset, is_given=True)
+    again, _ = text_tasks.build(Args(), preset, ["b", "a"], preset.settings)
+    np.testing.assert_allclose(text_logits(again, TEXTS), text_logits(preset, TEXTS), atol=1e-6)
+
+
+def test_logits_are_those_of_classify(base):
+    preset, _ = classifier(base)
+    logits = text_logits(preset, TEXTS)
+    found = keras_bert.classify(preset, TEXTS)
+    for values, each in zip(logits, found):
+        assert list(each.scores.values()) == pytest.approx(softmax(values), abs=1e-6)
+
+
+def softmax(values):
+    return np.exp(values - values.max()) / np.exp(values - values.max()).sum()
+
+
+def test_windows_and_truncation(base):
+    """The mean over windows is the mean of texts that are the windows."""
+    preset, _ = classifier(base, window_stride=4)
+    text = " ".join(WORDS)
+    starts = [0, 4, 8, 12]
+    parts = [" ".join(WORDS[start : start + 8]) for start in starts]
+    single, _ = classifier(base)
+    single.model.set_weights(preset.model.get_weights())
+    expected = text_logits(single, parts).mean(axis=0)
+    np.testing.assert_allclose(text_logits(preset, [text])[0], expected, atol=1e-6)
+    assert len(encode_text(base.tokenizer, text, 10, stride=4)) == len(starts)
+
+    tail = dataclasses.replace(single, settings=single.settings | {"truncate": "tail"})
+    np.testing.assert_allclose(
+        text_logits(tail, [text]), text_logits(single, [" ".join(WORDS[12:])]), atol=1e-6
+    )
+
+
+def test_both_orders(base):
+    preset, _ = classifier(base, symmetric=True)
+    one = dataclasses.replace(preset, settings={"max_sequence_length": 10})
+    forth, back = text_logits(one, ["w1"], ["w2 w3"]), text_logits(one, ["w2 w3"], ["w1"])
+    assert np.abs(forth - back).max() > 1e-4
+    both = text_logits(preset, ["w1", "w2 w3"], ["w2 w3", "w1"])
+    np.testing.assert_allclose(both[0], (forth + back)[0] / 2, atol=1e-6)
+    np.testing.assert_allclose(both[0], both[1], atol=1e-6)
+
+
+def test_choices_are_scored_as_the_model_does(base):
+    encoder = keras_bert.bert(base.config)
+    model = keras_bert.tasks.multiple_choice(encoder)
+    preset = keras_bert.Preset(base.config, encoder, base.tokenizer, model)
+    texts, choices = ["w1", "w2"], [("w3", "w4 w5"), ("w6", "w7")]
+    encoded = [[base.tokenizer.encode(text, each) for each in own]
+               for text, own in zip(texts, choices)]  # fmt: skip
+    inputs = {name: np.zeros((2, 2, 8), "int32") for name in model.input}
+    for i, own in enumerate(encoded):
+        for k, each in enumerate(own):
+            inputs["token_ids"][i, k, : len(each.token_ids)] = each.token_ids
+            inputs["segment_ids"][i, k, : len(each.token_ids)] = each.segment_ids
+            inputs["padding_mask"][i, k, : len(each.token_ids)] = 1
+    expected = keras.ops.convert_to_numpy(model(inputs)["label"])
+    np.testing.assert_allclose(choice_logits(preset, texts, choices), expected, atol=1e-5)
+
+
+def test_targets_are_folded_in(base):
+    """What was trained on (y - mean) / std predicts y."""
+    preset, _ = classifier(base, labels=())
+    before = text_logits(preset, TEXTS)
+    scale = text_tasks.scale_of([1000.0, 3000.0])
+    assert scale == (2000.0, 1000.0)
+    text_tasks.fold_scale(preset.model, scale)
+    np.testing.assert_allclose(text_logits(preset, TEXTS), before * 1000 + 2000, rtol=1e-5)
+    assert keras_bert.classify(preset, "w1").score == pytest.approx(
+        float(before[0, 0]) * 1000 + 2000, rel=1e-5
+    )
+    assert text_tasks.scale_of([2.0, 2.0]) == (2.0, 1.0)
+
+
+def test_scores_are_by_name():
+    """PAIR-05: another order of the classes changes nothing."""
+    rng = np.random.default_rng(0)
+    names = ["entailment", "neutral", "contradiction"]
+    logits = rng.normal(size=(50, 3))
+    true = [names[i] for i in rng.integers(0, 3, 50)]
+    other = ["contradiction", "entailment", "neutral"]
+    turned = logits[:, [names.index(name) for name in other]]
+    first = text_tasks.score("class", logits, true, names)
+    assert text_tasks.score("class", turned, true, other) == pytest.approx(first)
+    assert text_tasks.predictions("class", turned, other) == text_tasks.predictions(
+        "class", logits, names
+    )
+
+
+def test_scores_of_each_kind():
+    logits = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 1.0], [3.0, 0.0]])
+    found = text_tasks.score("class", logits, ["no", "yes", "no", "no"], ["no", "yes"])
+    assert found["accuracy"] == 0.75
+    assert found["f1"] == pytest.approx(2 / 3)
+    assert set(found) == {*text_tasks.SCORES["class"], "loss"}
+    several = text_tasks.score("labels", logits, [("a",), ("b",), (), ("a",)], ["a", "b"], 0.6)
+    assert several["accuracy"] == 0.75
+    assert set(several) == {*text_tasks.SCORES["labels"], "loss"}
+    numbers = text_tasks.score("regression", logits[:, :1], [2.0, 0.0, 0.0, 3.0])
+    assert numbers == pytest.approx({"pearson": 1.0, "spearman": 1.0, "loss": 0.0})
+    assert text_tasks.floor("class", ["no", "yes", "no"], ["no", "yes"], "accuracy") == 2 / 3
+    assert text_tasks.floor("class", ["no", "yes", "no"], ["no", "yes"], "f1") == 0.5
+    assert text_tasks.floor("class", ["no", "yes", "no"], ["no", "yes"], "matthews") == 0
+    assert text_tasks.floor("regression", [1.0], [], "spearman") == 0
+
+
+def test_metrics_that_a_kind_has():
+    assert text_tasks.metric_of("class") == "accuracy"
+    assert text_tasks.metric_of("class", usual="matthews") == "matthews"
+    assert text_tasks.metric_of("regression", "pearson", "spearman") == "pearson"
+    with pytest.raises(InputError, match="--metric must be one of pearson, spearman here"):
+        text_tasks.metric_of("regression", "f1")
+
+
+def test_confusions_of_many_classes():
+    names = [f"c{i}" for i in range(30)]
+    entries = [{"label": name, "prediction": name} for name in names]
+    entries += [{"label": "c3", "prediction": "c7"}] * 2
+    matrix = text_tasks.confusions(entries, names)
+    assert list(matrix.names) == ["c3", "c7"]
+    assert matrix.counts == [[1, 2], [0, 1]]
+    assert matrix.note.startswith("28 classes")
