@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert.entities import OUTSIDE
 from keras_bert.errors import InputError
 from keras_bert.evaluation import softmax
 
@@ -21,11 +22,15 @@ class Filling(NamedTuple):
 
 
 class Classification(NamedTuple):
-    """The likeliest class, its probability, and the probability of every class."""
+    """The likeliest class, its probability, and the probability of every class.
+
+    `labels` are those that hold, where several may.
+    """
 
     label: str | None
     score: float
     scores: dict[str, float]
+    labels: tuple[str, ...] = ()
 
 
 class Tagging(NamedTuple):
@@ -53,7 +58,9 @@ def filling(logits: np.ndarray, vocabulary: list[str], top_k: int) -> Filling:
     return Filling(tuple(vocabulary[token] for token in best), tuple(scores[best].tolist()))
 
 
-def classification(logits: np.ndarray, labels: Sequence[str], multi_label: bool) -> Classification:
+def classification(
+    logits: np.ndarray, labels: Sequence[str], multi_label: bool, threshold: float = 0.5
+) -> Classification:
     """The classes' scores, float (C,): as `inference.classify` says."""
     if multi_label:
         scores = np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))  # the sigmoid
@@ -64,7 +71,8 @@ def classification(logits: np.ndarray, labels: Sequence[str], multi_label: bool)
     names = class_names(labels, len(logits))
     best = int(scores.argmax())
     by_name = dict(zip(names, scores.tolist(), strict=True))
-    return Classification(names[best], float(scores[best]), by_name)
+    hold = tuple(name for name in names if multi_label and by_name[name] >= threshold)
+    return Classification(names[best], float(scores[best]), by_name, hold)
 
 
 def class_names(labels: Sequence[str], count: int) -> tuple[str, ...]:
@@ -85,28 +93,80 @@ def span_scores(starts: np.ndarray, ends: np.ndarray, longest: int) -> np.ndarra
     return starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, longest)
 
 
-def best_answer(
-    context: str,
-    offsets: list[tuple[int, int]],
-    spans: np.ndarray,
-    nothing: float,
-    threshold: float | None = None,
-) -> Answer:
-    """The best span of a context of P tokens, or "" where nothing scores higher.
+class Reading(NamedTuple):
+    """What was found in a context, before it's decided whether that's an answer.
+
+    Attributes:
+        spans: The best spans of different texts, best first; their scores are the probabilities
+            among all spans. None where the context holds no word.
+        logits: Sums of each span's two logits.
+        nothing: The probability of "no answer" among all spans and itself.
+        null_odds: By how much the score of "no answer" exceeds the best span's.
+    """
+
+    spans: tuple[Answer, ...]
+    logits: tuple[float, ...]
+    nothing: float
+    null_odds: float
+
+    def answer(self, threshold: float | None = None) -> Answer:
+        """The best span, or "" where the null odds exceed the threshold; None: never."""
+        if not self.spans:
+            return Answer("", 0, 0, 0.0)
+        if threshold is None:
+            return self.spans[0]
+        if self.null_odds > threshold:
+            return Answer("", 0, 0, self.nothing)
+        return self.spans[0]._replace(score=self.spans[0].score * (1 - self.nothing))
+
+
+def reading(
+    context: str, offsets: list[tuple[int, int]], spans: np.ndarray, nothing: float, count: int = 1
+) -> Reading:
+    """The best spans of a context of P tokens.
 
     Args:
-        context: From which the answer is cut.
+        context: From which answers are cut.
         offsets: The tokens' places in it.
-        spans: float (P, ANSWER_LENGTH), as `span_scores`.
+        spans: float (P, longest answer), as `span_scores`.
         nothing: The score of "no answer".
-        threshold: By how much it must exceed the best span's. None: there's always an answer.
+        count: The most spans to name.
     """
     if not len(spans):
-        return Answer("", 0, 0, 0.0)
-    flat, best = spans.ravel(), int(spans.argmax())
-    scores = softmax(flat if threshold is None else np.append(flat, nothing))
-    if threshold is not None and nothing - flat[best] > threshold:
-        return Answer("", 0, 0, float(scores[-1]))
-    first, more = divmod(best, ANSWER_LENGTH)
-    start, end = offsets[first][0], offsets[first + more][1]
-    return Answer(context[start:end], start, end, float(scores[best]))
+        return Reading((), (), 0.0, 0.0)
+    flat = spans.ravel()
+    scores = softmax(flat)
+    found: dict[str, tuple[Answer, float]] = {}
+    for best in np.argsort(-flat, kind="stable"):
+        if len(found) == count or np.isneginf(flat[best]):
+            break
+        first, more = divmod(int(best), spans.shape[1])
+        start, end = offsets[first][0], offsets[first + more][1]
+        answer = Answer(context[start:end], start, end, float(scores[best]))
+        found.setdefault(answer.answer, (answer, float(flat[best])))
+    answers, logits = zip(*found.values(), strict=True)
+    none = float(softmax(np.append(flat, nothing))[-1])
+    return Reading(answers, logits, none, float(nothing - flat.max()))
+
+
+def word_tags(
+    classes: Sequence[int] | np.ndarray, firsts: Sequence[int], names: Sequence[str]
+) -> list[str]:
+    """Each word's tag.
+
+    A word without a piece is `O`, or, where the names have none, what the word before it is (at
+    a text's start the next one; and the first name where no word has a piece).
+
+    Args:
+        classes: int (W',), of the words that have a piece.
+        firsts: (W,), the number of each word's first piece; -1: it has none.
+        names: The classes' names.
+    """
+    found = iter(classes)
+    before = names[classes[0]] if len(classes) else names[0]
+    tags = []
+    for first in firsts:
+        if first >= 0:
+            before = names[next(found)]
+        tags.append(OUTSIDE if first < 0 and OUTSIDE in names else before)
+    return tags

@@ -12,32 +12,39 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from keras_bert.answers import (
     ANSWER_LENGTH,
     Answer,
     Classification,
     Filling,
+    Reading,
     Tagging,
-    best_answer,
     class_names,
     classification,
     filling,
+    reading,
     span_scores,
+    word_tags,
 )
 from keras_bert.checkpoints import Preset
 from keras_bert.errors import InputError
+from keras_bert.layers.crf import SKIPPED, viterbi
 from keras_bert.predictions import (
     MASKS,
+    SHORTEST,
     Row,
-    Window,
     as_columns,
+    as_text,
     as_texts,
     predictions,
-    windows,
-    words_of,
 )
+from keras_bert.text_logits import text_logits
+from keras_bert.tokenizers import WordPiece
+from keras_bert.windows import Words, given_words, question_rows, text_words, word_windows
 
+CHAINS = 64  # texts whose best paths are found at once
 # A task's model -> the function that reads its head.
 FUNCTIONS = {
     "pretraining": "fill_mask",
@@ -46,8 +53,6 @@ FUNCTIONS = {
     "token_classifier": "tag",
     "span_classifier": "answer",
 }
-# The numbers of the original code for SQuAD, in tokens.
-QUESTION_LENGTH, STRIDE = 64, 128
 
 
 def fill_mask(preset: Preset, texts: Any, top_k: int = 5) -> list[Filling] | list[list[Filling]]:
@@ -117,8 +122,9 @@ def classify(
 ) -> Classification | list[Classification]:
     """Classifies texts, or pairs of texts.
 
-    What is longer than the preset's `max_sequence_length` is cut from its end; of a pair, the
-    longer text is cut first.
+    The preset's settings say how: what is longer than `max_sequence_length` is cut from its end,
+    or as `truncate` and `window_stride` have it (see `text_logits`); of a pair, the longer text
+    is cut first, and a `symmetric` one is read in both orders.
 
     Args:
         preset: With a model of `tasks.text_classifier`.
@@ -128,8 +134,9 @@ def classify(
     Returns:
         A `Classification` for each text. Classes without names are called "0", "1", ... Where
         the preset's settings say `multi_label`, the probabilities are independent of each other,
-        and `label` is but the likeliest of the labels that may hold. A model with one output is
-        a regression: `score` is its value, `label` is None and `scores` is empty.
+        `labels` are those of at least the setting `threshold` (0.5), and `label` is but the
+        likeliest. A model with one output is a regression: `score` is its value, `label` is
+        None and `scores` is empty.
 
     Raises:
         InputError: The preset has another head.
@@ -139,15 +146,12 @@ def classify(
     _check_head(preset, "classify")
     if pairs is None:
         texts, is_single = as_texts(texts, "texts")
-        rows = [_row(preset, text) for text in texts]
     else:
         texts, pairs, is_single = as_columns(texts, pairs, "texts", "pairs")
-        rows = [_row(preset, *columns) for columns in zip(texts, pairs, strict=True)]
-
-    multi_label = bool(preset.settings.get("multi_label"))
-    results: list[Any] = [None] * len(rows)
-    for row, outputs in _predict(preset, ["label"], rows):
-        results[row] = classification(outputs["label"], preset.labels, multi_label)
+    how = preset.settings.get("multi_label", False), preset.settings.get("threshold", 0.5)
+    results = [
+        classification(row, preset.labels, *how) for row in text_logits(preset, texts, pairs)
+    ]
     return results[0] if is_single else results
 
 
@@ -166,7 +170,8 @@ def tag(preset: Preset, texts_or_words: Any) -> Tagging | list[Tagging]:
         A `Tagging` for each text. The words of a text are those of the tokenizer: split at
         spaces, at punctuation and around CJK ideographs. Words that came split keep their
         number, and `starts` and `ends` refer to `" ".join(words)`; one in which the tokenizer
-        finds nothing (an empty one, say) is shown to the model as [UNK].
+        finds nothing (an empty one, say) is tagged `O`, or, where the labels have no such tag,
+        as the word before it is.
 
     Raises:
         InputError: The preset has another head.
@@ -183,27 +188,68 @@ def tag(preset: Preset, texts_or_words: Any) -> Tagging | list[Tagging]:
             f"Received: {texts_or_words!r}."
         )
     items = [texts_or_words] if is_single else texts_or_words
-    tokenizer, size = preset.tokenizer, _longest(preset) - 2
-    texts = [words_of(tokenizer, item, f"row {number}") for number, item in enumerate(items)]
+    texts = [_words(preset.tokenizer, x, f"row {row}") for row, x in enumerate(items)]
+    names = class_names(preset.labels, preset.model.output["labels"].shape[-1])
+    results = []
+    for text, classes in zip(texts, word_classes(word_logits(preset, texts)), strict=True):
+        tags = word_tags(classes, text.firsts, names)
+        results.append(Tagging(text.words, tuple(tags), text.starts, text.ends))
+    return results[0] if is_single else results
+
+
+def word_logits(preset: Preset, texts: Sequence[Words]) -> list[np.ndarray]:
+    """What `tag` chooses from: for each text float32 (W', C), of its words that have a piece.
+
+    Of a model with a CRF it's (W', C + 1, C).
+    """
+    _check_head(preset, "tag")
+    tokenizer = preset.tokenizer
     rows, places = [], []  # a place: the text's number and the window
     for number, text in enumerate(texts):
-        for window in windows(len(text.ids), size, max(1, size // 2)):
+        for window in word_windows(len(text.ids), _longest(preset)):
             shown = text.ids[window.start : window.stop]
             token_ids = [tokenizer.cls_id, *shown, tokenizer.sep_id]
             rows.append(Row(token_ids, [0] * len(token_ids)))
             places.append((number, window))
 
-    classes = [np.zeros(len(text.ids), np.int64) for text in texts]  # of every piece
+    shape = preset.model.output["labels"].shape[2:]
+    logits = [np.zeros((len(text.ids), *shape), np.float32) for text in texts]  # of every piece
     for row, outputs in _predict(preset, ["labels"], rows):
         number, window = places[row]
-        found = outputs["labels"].argmax(axis=-1)
-        classes[number][window.owned] = found[1 + window.owned - window.start]
-    names = class_names(preset.labels, preset.model.output["labels"].shape[-1])
-    results = []
-    for text, found in zip(texts, classes, strict=True):
-        tags = tuple(names[i] for i in found[text.firsts])
-        results.append(Tagging(text.words, tags, text.starts, text.ends))
-    return results[0] if is_single else results
+        logits[number][window.owned] = outputs["labels"][1 + window.owned - window.start]
+    return [
+        each[[first for first in text.firsts if first >= 0]]
+        for each, text in zip(logits, texts, strict=True)
+    ]
+
+
+def word_classes(logits: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The classes of each text's words, int (W',): the likeliest, by a CRF the likeliest together.
+
+    Args:
+        logits: From `word_logits`.
+    """
+    if not logits or logits[0].ndim == 2:
+        return [each.argmax(axis=-1) for each in logits]
+    classes: list[np.ndarray] = []
+    for first in range(0, len(logits), CHAINS):
+        texts = logits[first : first + CHAINS]
+        longest = -(-max(1, *map(len, texts)) // SHORTEST) * SHORTEST
+        potentials = np.zeros((len(texts), longest, *texts[0].shape[1:]), np.float32)
+        marks = np.full((len(texts), longest), SKIPPED, np.int32)
+        for i, each in enumerate(texts):
+            potentials[i, : len(each)] = each
+            marks[i, : len(each)] = 0
+        paths = ops.convert_to_numpy(viterbi(potentials, marks))
+        classes += [path[: len(each)] for path, each in zip(paths, texts, strict=True)]
+    return classes
+
+
+def _words(tokenizer: WordPiece, item: Any, where: str) -> Words:
+    if not isinstance(item, (list, tuple, np.ndarray)):
+        return text_words(tokenizer, as_text(item, "texts_or_words", where))
+    words = [as_text(word, "texts_or_words", f"{where}, word {i}") for i, word in enumerate(item)]
+    return given_words(tokenizer, words)
 
 
 def answer(preset: Preset, questions: Any, contexts: Any) -> Answer | list[Answer]:
@@ -214,12 +260,13 @@ def answer(preset: Preset, questions: Any, contexts: Any) -> Answer | list[Answe
     context. Spans are compared by the sum of their two logits. They're of at most 30 tokens, the
     bound of the original code: answers are short, and without it a likely start and a likely end
     that don't belong together would make an answer of whole sentences. A question is cut at 64
-    tokens, or at half the room.
+    tokens.
 
     Args:
         preset: With a model of `tasks.span_classifier`. Where its settings have a
             `no_answer_threshold`, the answer is "" if the logits of [CLS] (the least of all
             windows) exceed those of the best span by more than that; else there's always one.
+            `stride` and `max_answer_length` in its settings replace 128 and 30.
         questions: A text or a list of them.
         contexts: One for one question, or a list of the same length.
 
@@ -229,57 +276,51 @@ def answer(preset: Preset, questions: Any, contexts: Any) -> Answer | list[Answe
         the score 0 where the context holds no word.
 
     Raises:
-        InputError: The preset has another head.
+        InputError: The preset has another head; a question leaves no room for its context.
         TypeError: A text is neither str nor bytes.
         ValueError: `questions` and `contexts` don't match.
 
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
     """
-    _check_head(preset, "answer")
     questions, contexts, is_single = as_columns(questions, contexts, "questions", "contexts")
-    encodings = [preset.tokenizer.encode(context) for context in contexts]
+    threshold = preset.settings.get("no_answer_threshold")
+    results = [each.answer(threshold) for each in readings(preset, questions, contexts)]
+    return results[0] if is_single else results
+
+
+def readings(
+    preset: Preset, questions: Sequence[str], contexts: Sequence[str], count: int = 1
+) -> list[Reading]:
+    """What `answer` chooses from: for each question its `count` best spans and the null odds."""
+    _check_head(preset, "answer")
+    longest, stride = _longest(preset), preset.settings.get("stride")
+    answer_length = preset.settings.get("max_answer_length", ANSWER_LENGTH)
+    encoded = {context: preset.tokenizer.encode(context) for context in set(contexts)}
     rows, places = [], []  # a place: the question's number, where the context is, the window
-    for number, (question, encoding) in enumerate(zip(questions, encodings, strict=True)):
-        for row, offset, window in _question_rows(preset, question, encoding.token_ids[1:-1]):
-            rows.append(row)
-            places.append((number, offset, window))
+    for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+        shown = encoded[context].token_ids[1:-1]
+        for row in question_rows(
+            preset.tokenizer, question, shown, longest, stride, f"row {number}"
+        ):
+            rows.append(Row(row.token_ids, row.segment_ids))
+            places.append((number, row.offset, row.window))
 
     # Row p, column k: the score of the span from token p to token p + k of the context.
-    spans = [np.full((len(e.token_ids) - 2, ANSWER_LENGTH), -np.inf) for e in encodings]
+    encodings = [encoded[context] for context in contexts]
+    spans = [np.full((len(e.token_ids) - 2, answer_length), -np.inf) for e in encodings]
     nothing = [np.inf] * len(spans)
     for slot, outputs in _predict(preset, ["start", "end"], rows):
         number, offset, window = places[slot]
         starts, ends = (outputs[name].astype(np.float64) for name in ("start", "end"))
         nothing[number] = min(nothing[number], starts[0] + ends[0])
-        shown = slice(offset, offset + window.stop - window.start)
-        scores = span_scores(starts[shown], ends[shown], ANSWER_LENGTH)
+        at = slice(offset, offset + window.stop - window.start)
+        scores = span_scores(starts[at], ends[at], answer_length)
         spans[number][window.owned] = scores[window.owned - window.start]
-    threshold = preset.settings.get("no_answer_threshold")
-    results = [
-        best_answer(contexts[i], encodings[i].offsets[1:-1], spans[i], nothing[i], threshold)
-        for i in range(len(contexts))
+    return [
+        reading(context, encoding.offsets[1:-1], span, none, count)
+        for context, encoding, span, none in zip(contexts, encodings, spans, nothing, strict=True)
     ]
-    return results[0] if is_single else results
-
-
-def _question_rows(
-    preset: Preset, question: str, context: list[int]
-) -> Iterator[tuple[Row, int, Window]]:
-    """For each window on the context its row, the window's place in that, and the window."""
-    tokenizer, room = preset.tokenizer, _longest(preset) - 3
-    if room < 2:
-        raise InputError(
-            "The preset's max_sequence_length must be at least 5 to hold a question and a context. "
-            f"Received: max_sequence_length={room + 3}."
-        )
-    asked = [tokenizer.cls_id, *tokenizer(question)[: min(QUESTION_LENGTH, room // 2)]]
-    asked.append(tokenizer.sep_id)
-    size = room + 2 - len(asked)
-    for window in windows(len(context), size, min(STRIDE, max(1, size // 2))):
-        shown = [*context[window.start : window.stop], tokenizer.sep_id]
-        row = Row(asked + shown, [0] * len(asked) + [1] * len(shown))
-        yield row, len(asked), window
 
 
 def embed(
@@ -343,8 +384,8 @@ def embed(
     return vectors[0] if is_single else vectors
 
 
-def _row(preset: Preset, text: str, pair: str | None = None) -> Row:
-    encoding = preset.tokenizer.encode(text, pair, max_length=_longest(preset))
+def _row(preset: Preset, text: str) -> Row:
+    encoding = preset.tokenizer.encode(text, max_length=_longest(preset))
     return Row(encoding.token_ids, encoding.segment_ids)
 
 

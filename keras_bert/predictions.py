@@ -1,4 +1,4 @@
-"""Between texts and a model: what texts may be, windows on long ones, batches of few shapes."""
+"""Between texts and a model: what texts may be, batches of few shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_bert.tokenizers import WordPiece
 from keras_bert.training import Model
 
 MAX_LENGTHS, SHORTEST = 8, 16
@@ -102,79 +101,6 @@ def _compiled(model: keras.Model, outputs: dict[str, Any]) -> keras.Model:
     return forms[names]
 
 
-class Window(NamedTuple):
-    """A part of a long sequence of tokens: where it starts and stops, and what counts in it."""
-
-    start: int
-    stop: int
-    owned: np.ndarray  # int (P,), numbers of tokens of the whole sequence
-
-
-def windows(count: int, size: int, stride: int) -> list[Window]:
-    """Covers `count` tokens with windows of `size`, one every `stride`.
-
-    A token belongs to the window in which it has the most context, that on its poorer side;
-    among equals to the longer window, then to the earlier.
-
-    References:
-        - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), `run_squad.py` of its code.
-    """
-    starts = range(0, max(0, count - size) + stride, stride) if count else ()
-    places = [(start, min(start + size, count)) for start in starts]
-    tokens, owner, most = np.arange(count), np.zeros(count, int), np.full(count, -np.inf)
-    for i, (start, stop) in enumerate(places):
-        own = tokens[start:stop]
-        context = np.minimum(own - start, stop - 1 - own) + 0.01 * (stop - start)
-        better = own[context > most[start:stop]]
-        owner[better], most[better] = i, context[better - start]
-    return [
-        Window(start, stop, start + np.flatnonzero(owner[start:stop] == i))
-        for i, (start, stop) in enumerate(places)
-    ]
-
-
-class Words(NamedTuple):
-    """A text's W words, each with its place, and the P pieces that they're split into."""
-
-    words: tuple[str, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    ids: list[int]  # (P,)
-    firsts: list[int]  # (W,), the number of each word's first piece
-
-
-def words_of(tokenizer: WordPiece, item: Any, where: str) -> Words:
-    """The words of a text by its tokenizer, or words that are given, as if joined by spaces.
-
-    Each given word stays one, even if it's of several of the tokenizer's words, or of none and
-    thus [UNK].
-    """
-    places: list[tuple[str, int, int]] = []
-    ids: list[int] = []
-    firsts: list[int] = []
-    if isinstance(item, (list, tuple, np.ndarray)):
-        start = 0
-        for i, word in enumerate(item):
-            word = _as_text(word, "texts_or_words", f"{where}, word {i}")
-            places.append((word, start, start + len(word)))
-            firsts.append(len(ids))
-            ids += tokenizer.encode(word).token_ids[1:-1] or [tokenizer.unk_id]
-            start += len(word) + 1
-    else:
-        text = _as_text(item, "texts_or_words", where)
-        encoding = tokenizer.encode(text)
-        ids = encoding.token_ids[1:-1]
-        pieces = zip(encoding.tokens[1:-1], encoding.offsets[1:-1], strict=True)
-        for i, (piece, (start, end)) in enumerate(pieces):
-            if len(piece) > 2 and piece.startswith("##"):
-                start = places.pop()[1]
-            else:
-                firsts.append(i)
-            places.append((text[start:end], start, end))
-    words, starts, ends = zip(*places, strict=True) if places else ((), (), ())
-    return Words(words, starts, ends, ids, firsts)
-
-
 def as_texts(texts: Any, name: str) -> tuple[list[str], bool]:
     """The texts of an argument, and whether it was one alone; bytes are decoded.
 
@@ -182,10 +108,10 @@ def as_texts(texts: Any, name: str) -> tuple[list[str], bool]:
         TypeError: it, or one in it, is no text; the message names the row.
     """
     if isinstance(texts, (str, bytes)):
-        return [_as_text(texts, name, "row 0")], True
+        return [as_text(texts, name, "row 0")], True
     if not isinstance(texts, (list, tuple, np.ndarray)):
         raise TypeError(f"`{name}` must be a text or a list of texts. Received: {texts!r}.")
-    return [_as_text(text, name, f"row {row}") for row, text in enumerate(texts)], False
+    return [as_text(text, name, f"row {row}") for row, text in enumerate(texts)], False
 
 
 def as_columns(
@@ -209,7 +135,8 @@ def as_columns(
     return firsts, seconds, is_single
 
 
-def _as_text(text: Any, name: str, where: str) -> str:
+def as_text(text: Any, name: str, where: str) -> str:
+    """A text as str; bytes are decoded. TypeError where it's neither."""
     if isinstance(text, bytes):
         return text.decode("utf-8", errors="ignore")
     if not isinstance(text, str):

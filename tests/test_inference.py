@@ -21,6 +21,7 @@ import keras_bert
 from keras_bert import predictions
 from keras_bert.errors import InputError
 from keras_bert.layers import EncoderBlock
+from keras_bert.windows import windows
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{x}" for x in LETTERS),
@@ -194,12 +195,15 @@ def test_tag_words_that_are_split_already(make):
     assert result[0].words == words
     joined = " ".join(words)
     assert words == tuple(joined[a:b] for a, b in zip(result[0].starts, result[0].ends))
-    tokens = ["[CLS]", "hello", "d", "##o", "##n", "'", "t", "[UNK]", "[UNK]", "walk", "##ing",
-              "[SEP]"]  # fmt: skip
+    tokens = ["[CLS]", "hello", "d", "##o", "##n", "'", "t", "walk", "##ing", "[SEP]"]
     logits = direct(preset.model, [VOCABULARY.index(token) for token in tokens])["labels"]
-    assert result[0].tags == tuple(str(logits[i].argmax()) for i in (1, 2, 7, 8, 9))
+    # Words without a piece are what the word before them is, as there's no tag "O".
+    assert result[0].tags == tuple(str(logits[i].argmax()) for i in (1, 2, 2, 2, 7))
     assert result[1] == result[2]
     assert keras_bert.tag(preset, [[], ""]) == [((), (), (), ())] * 2
+    named = dataclasses.replace(preset, labels=("A", "B", "C", "D", "O"))
+    assert keras_bert.tag(named, [["", "hello"], [" "]])[0].tags[0] == "O"
+    assert keras_bert.tag(named, [[" "]])[0].tags == ("O",)
 
 
 def test_tag_long_texts(make):
@@ -226,11 +230,11 @@ def test_tag_long_texts(make):
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 23, 400])
 @pytest.mark.parametrize(("size", "stride"), [(10, 10), (10, 5), (10, 3), (1, 1), (256, 128)])
 def test_windows(count, size, stride):
-    windows = predictions.windows(count, size, stride)
-    assert windows[0].start == 0 and windows[-1].stop == count
-    owned = np.sort(np.concatenate([window.owned for window in windows]))
+    found = windows(count, size, stride)
+    assert found[0].start == 0 and found[-1].stop == count
+    owned = np.sort(np.concatenate([window.owned for window in found]))
     np.testing.assert_array_equal(owned, np.arange(count))
-    for window in windows:
+    for window in found:
         assert window.stop - window.start <= size
         assert all(window.start <= token < window.stop for token in window.owned)
 
@@ -270,9 +274,12 @@ def test_an_answer_is_of_30_tokens_at_most():
     starts[3], ends[40] = 9, 9
     scores = keras_bert.answers.span_scores(starts, ends, 30)
     context = " ".join(LETTERS[i % 26] for i in range(50))
-    best = keras_bert.answers.best_answer(context, [(2 * i, 2 * i + 1) for i in range(50)],
-                                          scores, 0.0)  # fmt: skip
-    assert len(best.answer.split()) <= 30
+    places = [(2 * i, 2 * i + 1) for i in range(50)]
+    found = keras_bert.answers.reading(context, places, scores, 0.0, count=20)
+    assert all(len(best.answer.split()) <= 30 for best in found.spans)
+    assert len({best.answer for best in found.spans}) == 20
+    assert list(found.logits) == sorted(found.logits, reverse=True)
+    assert found.logits[0] == 9 and found.null_odds == -9
     assert scores.shape == (50, 30) and np.isneginf(scores[49, 1:]).all()
 
 
@@ -281,7 +288,7 @@ def test_answer_in_a_long_context(make):
     preset = make("span_classifier", max_sequence_length=15)
     context = " ".join(random.Random(2).choices(LETTERS, k=40))
     spans = {}
-    for window in predictions.windows(40, 11, 5):
+    for window in windows(40, 11, 5):
         part = context[2 * window.start : 2 * window.stop - 1]
         local, _ = spans_of(preset, "a", part)
         spans |= {(i + window.start, j + window.start): score for (i, j), score in local.items()
@@ -309,11 +316,13 @@ def test_no_answer(make):
 
 
 def test_answer_needs_room(make):
-    preset = make("span_classifier", max_sequence_length=5)
-    assert keras_bert.answer(preset, "who walks", "hello world").answer
-    preset.settings["max_sequence_length"] = 4
-    with pytest.raises(InputError, match=r"at least 5 .* max_sequence_length=4"):
-        keras_bert.answer(preset, "who", "hello")
+    preset = make("span_classifier", max_sequence_length=7)
+    assert keras_bert.answer(preset, "a b c", "hello world").answer
+    with pytest.raises(InputError, match=r"row 1: a question of 4 tokens .*raise that to 8"):
+        keras_bert.answer(preset, ["a", "a b c d"], ["hello", "hello"])
+    # A question is cut at 64 tokens.
+    preset.settings["max_sequence_length"] = 68
+    assert keras_bert.answer(preset, "a " * 100, "hello world").answer
 
 
 # Embeddings.

@@ -72,6 +72,8 @@ def save(preset: Preset, folder: str | os.PathLike[str], format: str = "preset")
             f"and the format {format} has no word for it: save it as preset or keras_hub, or "
             "the encoder alone, `dataclasses.replace(preset, model=preset.encoder)`."
         )
+    if format != "preset" and "crf" in [layer.name for layer in preset.model.layers]:
+        raise InputError(f"The format {format} has no word for a CRF: save it as preset.")
     FORMATS[format].write(preset, folder)
 
 

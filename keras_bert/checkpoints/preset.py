@@ -179,6 +179,8 @@ def task_of(preset: Preset) -> tuple[str, dict[str, Any]]:
         arguments["dropout"] = layers[f"{output}_dropout"].rate
     if model.name in CLASSES:
         arguments["num_classes"] = model.output[output].shape[-1]
+    if "crf" in layers:
+        arguments["crf"] = True
     if model.name == "masked_lm" and has_own_head(preset):
         head = layers["masked_lm_head"]
         arguments["activation"] = keras.activations.serialize(head.activation).split(">")[-1]
