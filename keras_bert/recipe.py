@@ -25,7 +25,7 @@ OURS = (
     *("logs", "checkpoints", "preset"),
     *("runs", "predictions.tsv", "predictions.json", "submission"),
     *("predictions.conll", "answers.json", "nbest.json", "null_odds.json"),
-    *("examples-*.tfrecord", "vocab.txt", "dev"),
+    *("examples-*.tfrecord", "vocab.txt", "dev", "static"),
     "1",
     *("corpus.txt", "train.tsv", "dev.tsv", "records", "pretraining", "classifier", "export"),
 )

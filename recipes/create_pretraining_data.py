@@ -32,8 +32,16 @@ import rich.console
 import rich.progress
 import rich.table
 
-from keras_bert import WordPiece, recipe
-from keras_bert.data import beam, creation, processes, records, statistics
+from keras_bert import WordPiece, recipe, remote
+from keras_bert.data import (
+    batches,
+    beam,
+    creation,
+    google_records,
+    processes,
+    records,
+    statistics,
+)
 from keras_bert.data.documents import DocumentBreak
 from keras_bert.data.examples import MIN_SEQUENCE_LENGTH, PairMode
 from keras_bert.data.sources import Source, find_files
@@ -44,6 +52,7 @@ from keras_bert.tokenizer_checks import check_casing, check_unknown
 # Of the settings, these leave the examples as they are.
 NOT_OF_THE_DATA = (
     *("vocabulary", "output_dir", "workers", "runner", "beam_options", "resume", "overwrite"),
+    "static_masking",
 )
 
 
@@ -75,6 +84,8 @@ class Args:
     words: bool = False
     """The text is words with spaces between them, as a segmenter leaves Chinese; the spaces are
     taken out and the words kept for whole-word masking."""
+    static_masking: int = 0
+    """Copies to mask once and for all, for other code: Google's records in a folder static."""
     deduplicate: bool = False
     """Leave out exact copies of earlier documents."""
     min_document_length: int = 0
@@ -99,10 +110,11 @@ class Args:
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
-    folder = pathlib.Path(args.output_dir)
-    is_remote = args.runner is not None and "://" in args.output_dir
+    # Beam's workers write to a store themselves; otherwise it has a working copy here.
+    is_remote = args.runner is not None and remote.is_remote(args.output_dir)
+    folder = pathlib.Path(args.output_dir) if is_remote else recipe.local_folder(args.output_dir)
     if not is_remote:
-        recipe.check_output_dir(folder, overwrite=args.overwrite, resume=args.resume)
+        recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=args.resume)
     check_args(args)
     tokenizer = WordPiece(args.vocabulary, lowercase=args.lowercase)
     if tokenizer.vocabulary_size == len(tokenizer.special_ids):
@@ -120,9 +132,8 @@ def main(args: Args) -> dict[str, Any]:
     if args.runner is not None:
         if not is_remote:
             start_run(args, [], tokenizer)
-        made = beam.create(
-            corpus, settings, tokenizer, args.output_dir, args.runner, args.beam_options
-        )
+        output = args.output_dir if is_remote else os.fspath(folder)
+        made = beam.create(corpus, settings, tokenizer, output, args.runner, args.beam_options)
     else:
         with show_progress() as report:
             made = processes.create(
@@ -142,9 +153,11 @@ def main(args: Args) -> dict[str, Any]:
     metrics["seconds"] = round(time.perf_counter() - started, 1)
     if not is_remote:
         write_json(folder / "metrics.json", metrics)
-    write_manifests(args, made, tokenizer)
+    write_manifests(args.output_dir if is_remote else os.fspath(folder), args, made, tokenizer)
     lines = []
     if not is_remote:
+        if args.static_masking:
+            write_static(folder, args, metrics["examples"])
         lines = statistics.write_page(folder, made, metrics, tokenizer, recipe.command())
         processes.clear_up(folder)
     show(metrics, lines[:3])
@@ -156,14 +169,30 @@ def summary(counts: Mapping[str, int], args: Args) -> dict[str, Any]:
     return totals | statistics.shares(counts, args.max_sequence_length)
 
 
-def write_manifests(args: Args, made: dict[str, creation.Made], tokenizer: WordPiece) -> None:
+def write_static(folder: pathlib.Path, args: Args, num_examples: int) -> None:
+    """Copies of the examples, masked once and for all: a folder `static` of Google's records."""
+    with show_progress() as report:
+
+        def copies() -> Iterator[Any]:
+            for copy in range(args.static_masking):
+                report("Masking", copy, args.static_masking)
+                yield from batches.pretraining(folder, 512, args.seed + copy, training=False)
+            report("Masking", args.static_masking, args.static_masking)
+
+        num_shards = creation.num_shards(num_examples * args.static_masking)
+        google_records.write(copies(), folder / "static", num_shards)
+
+
+def write_manifests(
+    output_dir: str, args: Args, made: dict[str, creation.Made], tokenizer: WordPiece
+) -> None:
     of_data = dataclasses.asdict(args)
     of_data["input"] = [os.path.basename(path.rstrip("/")) for path in args.input]
     for name in NOT_OF_THE_DATA:
         del of_data[name]
     for split, (counts, shards) in sorted(made.items()):  # that of the whole folder comes last
         records.write_manifest(
-            f"{args.output_dir}/dev" if split == "dev" else args.output_dir,
+            f"{output_dir}/dev" if split == "dev" else output_dir,
             settings=of_data,
             tokenizer=tokenizer,
             counts={name: n for name, n in counts.items() if not name.startswith("length ")},
@@ -186,8 +215,14 @@ def check_args(args: Args) -> None:
         )
     if min(args.duplicates, 1 if args.workers is None else args.workers) < 1:
         raise InputError("--workers and --duplicates must be at least 1.")
-    if min(*args.dev_documents, args.seed, args.min_document_length) < 0:
-        raise InputError("--dev-documents, --seed and --min-document-length must be at least 0.")
+    counts = args.seed, args.min_document_length, args.static_masking
+    if min(*args.dev_documents, *counts) < 0:
+        raise InputError(
+            "--dev-documents, --seed, --min-document-length and --static-masking must be at "
+            "least 0."
+        )
+    if args.static_masking and args.runner is not None:
+        raise InputError("--static-masking runs on one machine: leave it or --runner out.")
 
 
 def one_for_each(flag: str, values: Sequence[Any], inputs: Sequence[str]) -> list[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert import remote
 from keras_bert.data import batches, creation, processes, records
 from keras_bert.errors import InputError
 
@@ -221,6 +222,27 @@ def test_the_words_of_a_segmenter(files):
     assert records.read_manifest(files / "out")["settings"]["words"] is True
 
 
+def test_copies_that_are_masked_once_and_for_all(files):
+    metrics = run(files, workers=1, static_masking=2)
+    masked = batches.pretraining(files / "out" / "static", 4, training=False)
+    parts = [part for batch in masked.as_numpy_iterator() for part in batch[0]["token_ids"]]
+    assert len(parts) == 2 * metrics["examples"]
+    assert any((row == 4).any() for row in parts)
+
+
+def test_a_folder_on_a_store(files):
+    fsspec = pytest.importorskip("fsspec")
+    run(files, workers=1, output_dir="memory://creation/out")
+    remote.copy_out()
+    memory = fsspec.filesystem("memory")
+    names = {path.rsplit("/", 1)[-1] for path in memory.find("/creation/out")}
+    assert {"manifest.json", "vocab.txt", "metrics.json", "report.html"} <= names
+    assert any(name.endswith(".tfrecord") for name in names)
+    memory.store.clear()
+    remote.working_copy.cache_clear()
+    remote._sent.clear()
+
+
 def test_the_report(files):
     run(files, dev_documents=(2,))
     page = (files / "out" / "report.html").read_text(encoding="utf-8")
@@ -250,7 +272,7 @@ def test_the_report(files):
         ({"dev_documents": (1, 2, 3)}, "--dev-documents takes one value .* 3 values for 2 inputs"),
         ({"dev_documents": (12,)}, "has only 12 documents"),
         ({"dev_documents": (1, 0)}, r"\(dev\): .*only one document"),
-        ({"dev_documents": (-1,)}, "--dev-documents, --seed and .* must be at least 0"),
+        ({"dev_documents": (-1,)}, "--dev-documents, --seed, .* must be at least 0"),
         ({"document_break": ("blank",) * 3}, "--document-break takes one value"),
         ({"max_sequence_length": 4}, "--max-sequence-length must be at least 5"),
         ({"short_sequence_probability": 1.5}, "--short-sequence-probability must"),

@@ -1,4 +1,4 @@
-"""`docs/cloud.md`: its commands parse, and both languages hold the same ones."""
+"""`docs/cloud.md`, `docs/paper_run.md`: commands parse, and both languages hold the same ones."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ ROOT = TESTS.parent
 ENGLISH, CHINESE = (
     (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("cloud.md", "cloud.zh.md")
 )
+PAPER, PAPER_CHINESE = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8")
+    for name in ("paper_run.md", "paper_run.zh.md")
+)
 RECIPE = re.compile(r"recipes/(\w+)\.py (.*)")
 
 
@@ -26,7 +30,8 @@ def blocks(page, language=r"\w*"):
 
 def commands(page):
     """(recipe, its arguments) of every command line of the page."""
-    return [match for block in blocks(page, "bash") for match in RECIPE.findall(block)]
+    lines = (block.replace("\\\n", " ") for block in blocks(page, "bash"))
+    return [match for block in lines for match in RECIPE.findall(block)]
 
 
 def arguments_of(recipe, monkeypatch):
@@ -40,6 +45,7 @@ def arguments_of(recipe, monkeypatch):
 
 def test_both_languages_hold_the_same_code():
     assert blocks(ENGLISH) == blocks(CHINESE)
+    assert blocks(PAPER) == blocks(PAPER_CHINESE)
 
 
 @pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["en", "zh"])
@@ -51,6 +57,16 @@ def test_every_command_parses(page, monkeypatch):
     classes = {recipe: arguments_of(recipe, monkeypatch) for recipe, _ in found}
     for recipe, arguments in found:
         tyro.cli(classes[recipe], args=shlex.split(arguments))
+
+
+def test_the_papers_commands_parse(monkeypatch):
+    found = commands(PAPER)
+    assert {recipe for recipe, _ in found} == {
+        "train_vocabulary", "create_pretraining_data", "pretrain",
+    }  # fmt: skip
+    for recipe, arguments in found:
+        arguments = arguments.replace("$length", "128")
+        tyro.cli(arguments_of(recipe, monkeypatch), args=shlex.split(arguments))
 
 
 @pytest.mark.parametrize("page", [ENGLISH, CHINESE], ids=["en", "zh"])
