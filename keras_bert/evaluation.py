@@ -48,7 +48,7 @@ def evaluate_pretraining(
         for kind, where in kinds.items():
             masked[kind].add(losses[where & asked], right[where & asked])
 
-        random_next = labels["next_sentence"]
+        random_next, is_pair = labels["next_sentence"], weights["next_sentence"] > 0
         losses, right = cross_entropy(outputs["next_sentence"], random_next)
         pairs_are = {"true": random_next == 0, "random": random_next == 1}
         if works is not None:
@@ -57,7 +57,7 @@ def evaluate_pretraining(
             pairs_are |= {"same_work": is_random & same, "other_work": is_random & ~same}
         row += len(random_next)
         for kind, where in pairs_are.items():
-            pairs[kind].add(losses[where], right[where])
+            pairs[kind].add(losses[where & is_pair], right[where & is_pair])
 
     scores: dict[str, float] = {}
     for name, kinds in (("masked_lm", masked), ("next_sentence", pairs)):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -26,7 +27,7 @@ from keras_bert.evaluation import (
     token_counts,
     unigram_cross_entropy,
 )
-from keras_bert.files import replacing
+from keras_bert.files import replacing, write_json
 from keras_bert.report import Examples, Section, Table, history_curves, write_report
 from keras_bert.training import callbacks
 from keras_bert.training.throughput import pretraining_throughput
@@ -87,6 +88,13 @@ def read_parts(args: Any, updates: int, every: int) -> list[Part]:
     read = functools.partial(batches.pretraining, seed=args.seed, masking=args.masking)
     evaluation = functools.partial(read, batch_size=EVALUATION_BATCH, training=False)
     row_length = args.row_length or None
+    dev_lengths = [length_of[folder] for folder in args.dev_data]
+    for folder, length in zip(args.dev_data, dev_lengths, strict=True):
+        if dev_lengths.count(length) > 1 or length not in lengths:
+            raise InputError(
+                f"--dev-data must hold one folder for each length of --data. Received: {folder} "
+                f"of length {length}, and lengths {', '.join(map(str, lengths))} in --data."
+            )
     parts = []
     for phase in plan_phases(shares, lengths, updates, every):
         [folder] = (name for name in args.data if length_of[name] == phase.length)
@@ -119,6 +127,25 @@ def read_manifest(folder: str) -> dict[str, Any]:
     if google_records.are_here(folder):
         return {"settings": google_records.read_sizes(folder)}
     return records.read_manifest(folder)
+
+
+def keep_manifests(path: pathlib.Path, parts: Sequence[Part]) -> None:
+    """Writes how the run's data was made, or, in a resumed run, refuses other data.
+
+    Raises:
+        InputError: naming the folder that isn't what the run began with.
+    """
+    folders = [name for part in parts for name in (part.folder, part.dev_folder) if name]
+    manifests = {name: read_manifest(name) for name in folders}
+    if path.exists():
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for name, manifest in manifests.items():
+            if stored.get(name) != json.loads(json.dumps(manifest)):
+                raise InputError(
+                    f"{name} holds other data than this run was begun with ({path}): restore it, "
+                    "or choose another --output-dir."
+                )
+    write_json(path, manifests)
 
 
 def check_data(args: Any, preset: Preset) -> None:
@@ -263,7 +290,7 @@ def explain(
 def evaluate(preset: Preset, part: Part) -> dict[str, float]:
     """Scores on the dev data, and what guessing by frequency would score there."""
     works = None
-    if "tokenizer" in part.manifest:
+    if part.dev_folder and "tokenizer" in read_manifest(part.dev_folder):
         examples = records.read_examples(part.dev_folder).as_numpy_iterator()
         works = np.stack([example["works"] for example in examples])
     mask_id = preset.tokenizer.mask_id

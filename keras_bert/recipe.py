@@ -31,8 +31,7 @@ OURS = (
 )
 # Arguments that leave a run's results as they are: it may be resumed with others.
 WHERE_AND_HOW = (
-    *("output_dir", "resume", "overwrite", "keep", "recompute"),
-    *("steps_per_execution", "strategy", "tpu"),
+    *("output_dir", "resume", "overwrite", "keep", "recompute", "strategy", "tpu"),
 )
 
 
@@ -97,6 +96,9 @@ def run(main: Callable[[Any], dict[str, Any]], args_class: type) -> None:
         sys.exit(_complain(f"{error.filename}: {error.strerror}. Check the path."))
     except KeyboardInterrupt:
         sys.exit(130)
+    except SystemExit:
+        remote.copy_out()  # a run that stopped on request, or at a loss that isn't finite
+        raise
     print(json.dumps(metrics, ensure_ascii=False))
 
 

@@ -63,17 +63,18 @@ def copy_out() -> None:
     """Makes every remote folder like its working copy.
 
     An object store takes a file whole or not at all, but knows no rename of a folder: the file
-    `complete` of a checkpoint goes last, and is the first to be removed.
+    `complete` of a checkpoint goes last, and is the first to be removed. What's new goes before
+    anything is removed, so that there's always a checkpoint.
     """
     for url, (folder, sent) in _sent.items():
         filesystem, root = _open(url)
         found = _files(folder)
-        for name in sorted(sent.keys() - found.keys(), key=_complete_last, reverse=True):
-            filesystem.rm_file(f"{root}/{name}")
         for name in sorted(found, key=_complete_last):
             if sent.get(name) != found[name]:
                 filesystem.makedirs(posixpath.dirname(f"{root}/{name}"), exist_ok=True)
                 filesystem.put_file(str(folder / name), f"{root}/{name}")
+        for name in sorted(sent.keys() - found.keys(), key=_complete_last, reverse=True):
+            filesystem.rm_file(f"{root}/{name}")
         _sent[url] = (folder, found)
 
 

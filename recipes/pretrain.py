@@ -129,7 +129,7 @@ def main(args: Args) -> dict[str, Any]:
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite, resume=args.resume)
-    write_json(folder / "manifest.json", {part.folder: part.manifest for part in parts})
+    pretraining.keep_manifests(folder / "manifest.json", parts)
     pretraining.restore(model, folder, parts)
     try:
         with callbacks.StopSignals() as stop:
@@ -145,14 +145,16 @@ def main(args: Args) -> dict[str, Any]:
         def begin() -> keras.Model:
             return build(args, updates, parts[0], strategy)[1]
 
-        sys.exit(f"error: {pretraining.explain(error, begin, parts, folder)}")
+        message = pretraining.explain(error, begin, parts, folder)
+        sys.exit(f"error: {message}".replace(os.fspath(folder), args.output_dir))
 
     # ---- Save ------------------------------------------------------------------
     keras_bert.save(preset, folder / "preset")
     seconds = sum(callbacks.read_history(folder / "history.csv")["seconds"])
+    speed = "rows_per_second" if args.row_length else "examples_per_second"
     metrics = {
         "train_seconds": round(seconds, 1),
-        "examples_per_second": round(updates * args.batch_size / seconds, 1),
+        speed: round(updates * args.batch_size / seconds, 1),
     }
     if args.dev_data:
         metrics |= pretraining.evaluate(preset, parts[-1])

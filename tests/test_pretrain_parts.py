@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import keras
 import numpy as np
 import pytest
+from pretraining_records import write_records
 
 import keras_bert
+from keras_bert.errors import InputError
 from keras_bert.evaluation import token_counts
 from keras_bert.training import throughput, updates
 
@@ -132,3 +135,16 @@ def test_token_counts():
     )
     # Rows were 2 5 6 and 2 5 6 3.
     np.testing.assert_array_equal(token_counts([batch], 8), [0, 0, 2, 1, 0, 2, 2, 0])
+
+
+def test_other_data_is_not_resumed(tmp_path):
+    """The run folder keeps how its data was made."""
+    pretraining = pytest.importorskip("keras_bert.pretraining")
+    folder = write_records(tmp_path / "records", 16)
+    part = pretraining.Part(updates.Phase(16, 0, 4, 0), folder, {}, None, "", None, None)
+    for _ in range(2):
+        pretraining.keep_manifests(tmp_path / "manifest.json", [part])
+    shutil.rmtree(folder)
+    write_records(tmp_path / "records", 16, count=7)
+    with pytest.raises(InputError, match="records holds other data than this run"):
+        pretraining.keep_manifests(tmp_path / "manifest.json", [part])
