@@ -7,12 +7,12 @@ For BERT-Base and -Large, lengths 128 and 512, several generations of TPU, and t
 backends (`tpu_step.py` says what is compiled), the table gives the memory a step takes, its
 operations, the all-reduces in it, and the largest batch that fits.
 
-A case is compiled at three batches: a first one; twice that (or half, where it doesn't fit); and
-the one that fills the device if memory grows in a straight line through the two, to see that it
-fits. Each compilation is a process of its own and leaves one JSON file in `--output-dir`; what
-is there isn't compiled again, so a stopped run goes on where it was. All cases take about three
-hours on two cores and up to 12 GB of memory. The tables in `docs/tpu_memory*.md` are rewritten
-after every compilation.
+A case is compiled at two batches: a first one, and the one that fills the device if the
+temporaries grow in proportion to the batch, to see that it fits. Only where that misses by more
+than a tenth is it compiled again. Each compilation is a process of its own and leaves one JSON
+file in `--output-dir`; what is there isn't compiled again, so a stopped run goes on where it
+was. All cases take about three hours on two cores and up to 12 GB of memory. The tables in
+`docs/tpu_memory*.md` are rewritten after every compilation.
 
 A step that the compiler refuses for another reason than its size, such as an operation that a
 TPU doesn't have, is reported with the compiler's words; the rest goes on, and the exit code is 1.
@@ -39,8 +39,10 @@ TABLES = [HERE.parent / "docs" / name for name in ("tpu_memory.md", "tpu_memory.
 GIB = 2**30
 # GiB that the compiler lets a program have on a device: what it says when one wants more.
 AVAILABLE = {"v3": 15.48, "v4": 30.75, "v5e": 15.75, "v6e": 31.24}
-# Where the straight line is allowed to end: near the limit the compiler begins to recompute.
+# How full the largest batch may be: near the limit the compiler begins to compute things twice.
 FILL = 0.97
+# A batch within a tenth of the estimate is near enough.
+NEAR = 1.1
 FIRST_BATCH = {"base": {128: 32, 512: 16}, "large": {128: 32, 512: 8}}
 BATCH_MULTIPLE = 8
 
@@ -89,7 +91,6 @@ def main(args: Args) -> dict[str, Any]:
     cases = [case for case in all_cases() if any(part in str(case) for part in wanted)]
     if not cases:
         raise InputError(f"--cases must be parts of names like {all_cases()[0]}: none has these.")
-    # All first batches first: a run that's stopped early has something to say of every case.
     while True:
         due = {
             case: batch
@@ -99,7 +100,9 @@ def main(args: Args) -> dict[str, Any]:
         }
         if not due:
             break
-        for number, (case, batch) in enumerate(due.items(), start=1):
+        # First batches first: a run that's stopped early has something to say of every case.
+        ordered = sorted(due.items(), key=lambda item: bool(results(folder, item[0])))
+        for number, (case, batch) in enumerate(ordered, start=1):
             print(f"[{number}/{len(due)}] {case}, batch {batch}", flush=True)
             message = compile_step(folder, case, batch)
             if message:
@@ -156,35 +159,30 @@ def results(folder: pathlib.Path, case: Case) -> dict[int, dict[str, Any]]:
 
 def next_batch(case: Case, found: dict[int, dict[str, Any]]) -> int | None:
     """The batch to compile next; None: the case is finished."""
-    fitting = sorted(batch for batch, result in found.items() if result["fits"])
+    fitting = [batch for batch, result in found.items() if result["fits"]]
     if not found:
         return FIRST_BATCH[case.size][case.length]
     if not fitting:
         return min(found) // 2 or None
-    if len(fitting) == 1:
-        batch = 2 * fitting[0]
-        return batch if batch not in found else max(fitting[0] // 2, 1)
-    target = estimate(case, found)
-    if target is None or fitting[-1] >= target:
-        return None
-    # Where the line was too hopeful, one more try a tenth lower.
-    tried = [batch for batch in found if batch > fitting[-1] and batch not in fitting]
-    if tried:
-        target = min(target, round_down(0.9 * min(tried)))
-    return target if fitting[-1] < target and target not in found else None
+    target = largest_estimate(case, found)
+    return target if target > NEAR * max(fitting) else None
 
 
-def estimate(case: Case, found: dict[int, dict[str, Any]]) -> int | None:
-    """The batch at which the line through the two smallest batches reaches the limit."""
-    fitting = sorted(batch for batch, result in found.items() if result["fits"])
-    if len(fitting) < 2:
-        return None
-    low, high = fitting[:2]
-    at_low = found[low]["hbm_bytes"]
-    slope = (found[high]["hbm_bytes"] - at_low) / (high - low)
-    if slope <= 0:
-        return None
-    return round_down(low + (FILL * AVAILABLE[case.tpu] * GIB - at_low) / slope)
+def largest_estimate(case: Case, found: dict[int, dict[str, Any]]) -> int:
+    """The batch that takes all that it may, by the line through the two smallest that fit.
+
+    Through one alone, temporaries are in proportion to the batch and arguments don't depend on it.
+    It stays a tenth below any batch that was found too large.
+    """
+    low, *more = sorted(batch for batch, result in found.items() if result["fits"])
+    taken = found[low]["hbm_bytes"]
+    if more:
+        slope = (found[more[0]]["hbm_bytes"] - taken) / (more[0] - low)
+    else:
+        slope = found[low]["temporary_bytes"] / low
+    target = low + (FILL * AVAILABLE[case.tpu] * GIB - taken) / slope
+    too_large = [0.9 * batch for batch, result in found.items() if not result["fits"]]
+    return round_down(min([target, *too_large]))
 
 
 def round_down(batch: float) -> int:
@@ -193,14 +191,12 @@ def round_down(batch: float) -> int:
 
 
 def largest_batch(case: Case, found: dict[int, dict[str, Any]]) -> str:
-    """The largest batch compiled, or `≈` the one that the line promises."""
+    """The largest batch compiled, or `≈` the one that's still to be compiled."""
     fitting = [batch for batch, result in found.items() if result["fits"]]
     if not fitting:
         return "–"
-    if next_batch(case, found) is None:
-        return str(max(fitting))
-    target = estimate(case, found)
-    return f"≥ {max(fitting)}" if target is None else f"≈ {target}"
+    batch = next_batch(case, found)
+    return str(max(fitting)) if batch is None else f"≈ {batch}"
 
 
 def write_tables(folder: pathlib.Path) -> None:
@@ -233,7 +229,7 @@ def row_of(case: Case, found: dict[int, dict[str, Any]]) -> list[str]:
         f"{result['hbm_bytes'] / GIB:.2f}",
         f"{result['flops'] / 1e12:.2f}",
         largest_batch(case, found),
-        str(result["all_reduces"]) if result["devices"] > 1 else "–",
+        str(result.get("all_reduces", "–")),
         f"{result['compile_seconds']:.0f}",
     )
     return [f"| {' | '.join(cells)} |"]

@@ -31,7 +31,7 @@ def tiny():
 # Rows, length, micro-batches and bytes of compiled steps: `benchmarks/tpu_step.py`, v5e.
 COMPILED = {
     "jax": [(32, 128, 1, 2877542400), (32, 512, 1, 10935221248), (32, 512, 4, 4361305088)],
-    "tensorflow": [(32, 128, 1, 2734879744), (16, 512, 1, 6450185216)],
+    "tensorflow": [(32, 128, 1, 3048469504), (32, 512, 1, 12584231936)],
 }
 
 
@@ -43,9 +43,10 @@ def test_near_what_compiled_steps_take(base, backend):
         assert estimate.total == pytest.approx(taken, rel=0.15)
 
 
-def test_near_what_a_recomputing_step_takes(base):
+@pytest.mark.parametrize("taken", [3062332416, 3800196096], ids=["jax", "tensorflow"])
+def test_near_what_a_recomputing_step_takes(base, taken):
     recompute(base)
-    assert memory_estimate(base, 32, 512).total == pytest.approx(3062332416, rel=0.15)
+    assert memory_estimate(base, 32, 512).total == pytest.approx(taken, rel=0.15)
 
 
 def test_a_sentence(base):
