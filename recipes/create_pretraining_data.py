@@ -5,11 +5,12 @@ r"""Turn text into examples to pretrain BERT on: sentence pairs in TFRecord shar
         --max-sequence-length 128 --output-dir data/en128
 
 An input is a file, a folder, a pattern (`'wiki/**/wiki_*'`) or a URL (`gs://bucket/texts`): plain
-text, WikiExtractor's output, JSON lines (.jsonl) or Parquet with a `text`, compressed (.gz) or
-not. It's read as a stream, in memory that doesn't grow with it, and turned into examples by as
-many processes as there are cores; the bytes are the same for any number. Killed, the run goes on
-where it was when the same command is given with --resume. Tokens are masked later, anew for each
-batch of `pretrain.py`, so one folder serves any number of passes.
+text, WikiExtractor's output, JSON lines or Parquet with a `text`, compressed (.gz) or not. It's
+read as a stream, in memory that doesn't grow with it, and turned into examples by as many
+processes as there are cores; the bytes are the same for any number. Killed, the run goes on where
+it was when the same command is given with --resume; but where the output folder is on a store,
+nothing arrives there before the end, and a killed run starts anew. Tokens are masked later, anew
+for each batch of `pretrain.py`, so one folder serves any number of passes.
 
 Expect: 2 million tokens of English a second and core after 4 seconds of imports (1 GB of text:
 100 core-seconds), 800 MB of memory a process, nearly all of them imports, and beside the output
@@ -116,7 +117,7 @@ def main(args: Args) -> dict[str, Any]:
     if not is_remote:
         recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=args.resume)
     check_args(args)
-    tokenizer = WordPiece(args.vocabulary, lowercase=args.lowercase)
+    tokenizer = WordPiece(remote.local(args.vocabulary), lowercase=args.lowercase)
     if tokenizer.vocabulary_size == len(tokenizer.special_ids):
         raise InputError(f"{args.vocabulary} holds nothing but special tokens.")
     if not args.resume:
@@ -128,6 +129,7 @@ def main(args: Args) -> dict[str, Any]:
     # ---- Data ------------------------------------------------------------------
     if args.resume and processes.is_complete(folder):
         start_run(args, [], tokenizer)  # refuses the folder of another command
+        records.check_manifest(records.read_manifest(folder), folder, tokenizer=tokenizer)
         return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     if args.runner is not None:
         if not is_remote:
@@ -151,7 +153,9 @@ def main(args: Args) -> dict[str, Any]:
     metrics = {split: summary(of_split.counts, args) for split, of_split in made.items()}
     metrics = metrics.pop("train") | metrics
     metrics["seconds"] = round(time.perf_counter() - started, 1)
-    if not is_remote:
+    if is_remote:
+        beam.write_metrics(args.output_dir, metrics)
+    else:
         write_json(folder / "metrics.json", metrics)
     write_manifests(args.output_dir if is_remote else os.fspath(folder), args, made, tokenizer)
     lines = []
@@ -221,8 +225,30 @@ def check_args(args: Args) -> None:
             "--dev-documents, --seed, --min-document-length and --static-masking must be at "
             "least 0."
         )
-    if args.static_masking and args.runner is not None:
+    if args.static_masking and args.pairs == "full_sentences":
+        raise InputError(
+            "--static-masking needs pairs, since Google's records can't say that there are none: "
+            "leave it or --pairs full_sentences out."
+        )
+    if args.runner is not None:
+        check_runner(args)
+
+
+def check_runner(args: Args) -> None:
+    if args.static_masking:
         raise InputError("--static-masking runs on one machine: leave it or --runner out.")
+    if args.resume:
+        raise InputError("--runner starts anew each time: give --overwrite in place of --resume.")
+    here = [path for path in (*args.input, args.output_dir) if "://" not in path]
+    if args.runner == "DataflowRunner" and here:
+        raise InputError(
+            f"{here[0]} is on this machine, and DataflowRunner's workers are others: give "
+            "addresses such as gs://bucket/folder."
+        )
+    if remote.is_remote(args.output_dir) and not args.overwrite:
+        found = beam.earlier_files(args.output_dir)
+        if found:
+            raise InputError(f"{found[0]} is there: pass --overwrite, or another --output-dir.")
 
 
 def one_for_each(flag: str, values: Sequence[Any], inputs: Sequence[str]) -> list[Any]:
@@ -237,6 +263,19 @@ def one_for_each(flag: str, values: Sequence[Any], inputs: Sequence[str]) -> lis
 def find_corpus(args: Args) -> creation.Corpus:
     document_breaks = one_for_each("--document-break", args.document_break, args.input)
     dev_documents = one_for_each("--dev-documents", args.dev_documents, args.input)
+    if sum(dev_documents) == 1 and args.pairs == "next_sentence":
+        raise InputError(
+            "--dev-documents must hold out two documents or more, since a random next sentence "
+            "comes from another one. Received: 1."
+        )
+    output = pathlib.Path(args.output_dir).resolve()
+    for name in args.input:
+        is_around = os.path.isdir(name) and output.is_relative_to(pathlib.Path(name).resolve())
+        if is_around and "://" not in args.output_dir:
+            raise InputError(
+                f"{args.output_dir} lies in the input {name} and would be read as text when the "
+                "command is given again: choose another --output-dir."
+            )
     files = [
         Source(path, size, document_breaks[work], args.unwrap, work)
         for work, name in enumerate(args.input)

@@ -61,6 +61,25 @@ def test_beam_makes_what_one_machine_does(tmp_path, monkeypatch, deduplicate):
     assert json.dumps(made["dev"].counts)
 
 
+def test_a_large_file_that_is_one_document_is_not_a_part():
+    files = [Source(f"{i}", creation.PART_BYTES, "file") for i in range(40)]
+    assert [len(part) for part in creation.Corpus(files, ["a"], [0]).parts()] == [16, 24]
+    files = [Source(f"{i}", creation.PART_BYTES, "heading") for i in range(40)]
+    assert [len(part) for part in creation.Corpus(files, ["a"], [0]).parts()] == [1] * 40
+
+
+def test_the_hash_of_a_block_knows_its_documents():
+    Document = creation.Document
+    documents = [
+        [Document(["a", "b"], 0), Document(["c"], 0)],
+        [Document(["a"], 0), Document(["b", "c"], 0)],
+        [Document(["a"], 0), Document(["b", "c"], 1)],
+        [Document(["a\0b"], 0), Document(["\ud800"], 0)],
+    ]
+    hashed = [creation.Block("train", "train-0", each).hash() for each in documents]
+    assert len(set(hashed)) == 4
+
+
 def test_beam_is_missed(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "apache_beam", None)
     tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert import remote
-from keras_bert.data import batches, creation, processes, records
+from keras_bert.data import batches, beam, creation, processes, records
 from keras_bert.errors import InputError
 
 # The letter z isn't in the vocabulary, on purpose.
@@ -170,12 +170,21 @@ def test_a_stopped_run_goes_on(files, small_blocks, monkeypatch, after):
     assert run(files, output_dir=other, resume=True, **arguments) == metrics  # it's over
     with pytest.raises(InputError, match="was begun with --seed 0"):
         run(files, output_dir=other, resume=True, seed=1, **arguments)
+    change_vocabulary(files)
+    with pytest.raises(InputError, match="the vocabulary is another one"):
+        run(files, output_dir=other, resume=True, **arguments)
+
+
+def change_vocabulary(files):
+    text = (files / "vocab.txt").read_text(encoding="utf-8")
+    (files / "vocab.txt").write_text(text.replace("e\nv", "v\ne"), encoding="utf-8")
+
+
+def stop(*args):
+    raise KeyboardInterrupt
 
 
 def test_other_text_is_not_resumed(files, small_blocks, monkeypatch):
-    def stop(*args):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(processes, "make_plan", stop)
         with pytest.raises(KeyboardInterrupt):
@@ -184,6 +193,32 @@ def test_other_text_is_not_resumed(files, small_blocks, monkeypatch):
     (files / "b.txt").write_text(text.replace("v", "w"), encoding="utf-8")
     with pytest.raises(InputError, match=r"was begun on other text .*--overwrite"):
         run(files, workers=1, resume=True)
+
+
+def test_shards_are_resumed_by_several(files, small_blocks, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "write_shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(files, workers=1)
+    with pytest.raises(InputError, match="was begun with --seed 0"):
+        run(files, workers=1, resume=True, seed=1)
+    vocabulary = (files / "vocab.txt").read_bytes()
+    change_vocabulary(files)
+    with pytest.raises(InputError, match=r"another vocabulary or casing: .*--overwrite"):
+        run(files, workers=1, resume=True)
+    (files / "vocab.txt").write_bytes(vocabulary)
+    started = []
+    monkeypatch.setattr(processes.Workers, "start", lambda pool: started.append(pool))
+    run(files, workers=2, resume=True)
+    assert len(started) == 1
+
+
+def test_a_later_block_that_cannot_be_paired_is_named(files, small_blocks):
+    documents = (files / "a.txt").read_text(encoding="utf-8")
+    (files / "a.txt").write_text(documents + "\n\n" + documents, encoding="utf-8")
+    (files / "b.txt").write_text("a b c.\n" * 100, encoding="utf-8")
+    with pytest.raises(InputError, match=r"^\S*b\.txt \(train\): .*only one document"):
+        run(files, workers=1)
 
 
 def test_documents_are_left_out(files):
@@ -232,15 +267,39 @@ def test_copies_that_are_masked_once_and_for_all(files):
 
 def test_a_folder_on_a_store(files):
     fsspec = pytest.importorskip("fsspec")
-    run(files, workers=1, output_dir="memory://creation/out")
-    remote.copy_out()
     memory = fsspec.filesystem("memory")
+    memory.pipe("/creation/vocab.txt", (files / "vocab.txt").read_bytes())
+    run(
+        files,
+        workers=1,
+        vocabulary="memory://creation/vocab.txt",
+        output_dir="memory://creation/out",
+    )
+    remote.copy_out()
     names = {path.rsplit("/", 1)[-1] for path in memory.find("/creation/out")}
     assert {"manifest.json", "vocab.txt", "metrics.json", "report.html"} <= names
     assert any(name.endswith(".tfrecord") for name in names)
     memory.store.clear()
     remote.working_copy.cache_clear()
     remote._sent.clear()
+
+
+def test_beam_replaces_a_store_only_when_asked(files):
+    store = f"file://{files}/store"  # a store to us, and one that Beam's other processes see
+    names = ["manifest.json", "dev/manifest.json", "examples-9", "dev/examples-9"]
+    (files / "store" / "dev").mkdir(parents=True)
+    for name in names:
+        (files / "store" / name).touch()
+    assert beam.earlier_files(store) == [f"{store}/{name}" for name in names]
+    with pytest.raises(InputError, match=r"store/manifest\.json is there: pass --overwrite"):
+        run(files, output_dir=store, runner="DirectRunner")
+    if importlib.util.find_spec("apache_beam") is None:
+        pytest.skip("all but the replacing is tested: install apache-beam")
+    metrics = run(files, output_dir=store, runner="DirectRunner", overwrite=True)
+    manifest = records.read_manifest(files / "store")
+    assert manifest["counts"]["examples"] == metrics["examples"]
+    assert json.loads((files / "store" / "metrics.json").read_text(encoding="utf-8")) == metrics
+    assert not any((files / "store" / name).exists() for name in names[1:])
 
 
 def test_the_report(files):
@@ -271,11 +330,16 @@ def test_the_report(files):
         ({"vocabulary": "no_mask.txt"}, r"no_mask\.txt: lacks the token \[MASK\]"),
         ({"dev_documents": (1, 2, 3)}, "--dev-documents takes one value .* 3 values for 2 inputs"),
         ({"dev_documents": (12,)}, "has only 12 documents"),
-        ({"dev_documents": (1, 0)}, r"\(dev\): .*only one document"),
+        ({"dev_documents": (1, 0)}, "--dev-documents must hold out two documents or more"),
         ({"dev_documents": (-1,)}, "--dev-documents, --seed, .* must be at least 0"),
         ({"document_break": ("blank",) * 3}, "--document-break takes one value"),
         ({"max_sequence_length": 4}, "--max-sequence-length must be at least 5"),
         ({"short_sequence_probability": 1.5}, "--short-sequence-probability must"),
+        ({"static_masking": 1, "pairs": "full_sentences"}, "--static-masking needs pairs"),
+        ({"static_masking": 1, "runner": "DirectRunner"}, "--static-masking runs on one machine"),
+        ({"resume": True, "runner": "DirectRunner"}, "--runner starts anew each time"),
+        ({"runner": "DataflowRunner", "input": ("gs://a/b",)}, "out is on this machine"),
+        ({"input": (".",)}, r"out lies in the input \. and would be read as text"),
     ],
 )
 def test_bad_input_leaves_nothing_behind(files, kwargs, message, monkeypatch):

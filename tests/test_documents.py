@@ -1,5 +1,6 @@
 import itertools
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -84,15 +85,15 @@ def test_split_sentences(sentences):
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "cd", ".", "##ef", "使", "用"]
 
 
-def tokens_of(documents, words=False, lowercase=True):
+def tokens_of(documents, words=False, segment=None, lowercase=True):
     """The ids of each sentence of each document, and the same of `continues`."""
     tokenizer = WordPiece([*VOCABULARY, *"语言模型。"], lowercase=lowercase)
-    made = DocumentTokenizer(tokenizer, words)(documents, range(len(documents)))
+    made = DocumentTokenizer(tokenizer, words, segment)(documents, range(len(documents)))
     assert made.works.tolist() == [*range(len(documents))]
     rows = [row.tolist() for row in np.split(made.token_ids, made.sentence_ends)][:-1]
     ends = [0, *made.document_ends.tolist()]
     ids = [rows[i:j] for i, j in itertools.pairwise(ends)]
-    return (ids, made.continues.tolist()) if words else ids
+    return ids if made.continues is None else (ids, made.continues.tolist())
 
 
 def test_sentences_without_tokens_are_dropped():
@@ -122,3 +123,11 @@ def test_words_of_a_segmenter():
     ids, continues = tokens_of(documents, words=True)
     assert ids == [[[9, 10, 11, 12, 13, 14, 15], [11, 12, 5, 6, 10, 5, 8]], [[9, 10]]]
     assert continues == [0, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0]
+
+    def segment(text):  # gives words of two letters, and the spaces, as segmenters do
+        return re.findall(r"\s|[a-z]+|.{1,2}", text)
+
+    assert tokens_of([["使用语言 ab cd"]], segment=segment) == (
+        [[[9, 10, 11, 12, 5, 6]]],
+        [0, 1] * 2 + [0, 0],
+    )

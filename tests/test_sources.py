@@ -34,8 +34,10 @@ def test_plain_text(tmp_path, name):
 def test_json_lines(tmp_path):
     rows = [{"text": "a\n\nb", "id": 1}, {"text": ""}, {"text": "c\u2028d\nΩ"}]
     text = "\n".join(json.dumps(row) for row in rows) + "\n\n"
-    for name in ("a.jsonl", "a.jsonl.gz"):
+    for name in ("a.jsonl", "a.jsonl.gz", "AA/wiki_00", "a.ndjson"):
         assert read(write(tmp_path / name, text)) == [["a", "b"], ["c\u2028d", "Ω"]]
+    for text in ('{"text": 1}', '{"text": "a"', '{} {"text": "a"}', '["text"]'):
+        assert read(write(tmp_path / "a.txt", text)) == [[text]]
 
 
 def test_wikiextractor(tmp_path):

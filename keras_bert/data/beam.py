@@ -41,6 +41,8 @@ def create(
 ) -> dict[str, Made]:
     """Writes the shards into `folder`, and into its folder `dev` those held out.
 
+    What an earlier run has left there is removed first.
+
     Args:
         corpus: The text.
         settings: Of the examples.
@@ -63,9 +65,12 @@ def create(
         raise InputError("--runner needs apache_beam: run `pip install apache-beam`.") from error
 
     folder = os.fspath(folder)
+    for path in earlier_files(folder):
+        tf.io.gfile.remove(path)
     for split in ("train", "dev") if any(corpus.dev_documents) else ("train",):
         tf.io.gfile.makedirs(_split_folder(folder, split))
-    maker = tuple(tokenizer.vocabulary), tuple(tokenizer.get_config().items()), settings
+    config = tuple(tokenizer.get_config().items())
+    maker = tuple(tokenizer.vocabulary), config, settings, tuple(corpus.inputs)
     view = beam.pvalue
     with beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *options])) as pipeline:
         numbered = pipeline | beam.Create(list(enumerate(corpus.parts()))) | beam.Reshuffle()
@@ -94,6 +99,23 @@ def create(
         end = pipeline | "End" >> beam.Create([folder])
         _ = end | "Write result" >> beam.Map(_write_result, totals, view.AsList(shards))
     return _read_result(folder)
+
+
+def earlier_files(folder: str) -> list[str]:
+    """The files of a run in a folder; first the manifests, without which the rest is no data."""
+    names = (records.MANIFEST, "metrics.json", "examples-*")
+    patterns = [
+        tf.io.gfile.join(_split_folder(folder, split), name)
+        for name in names
+        for split in ("train", "dev")
+    ]
+    return [path for pattern in patterns for path in tf.io.gfile.glob(pattern)]
+
+
+def write_metrics(folder: str, metrics: Mapping[str, Any]) -> None:
+    """Writes `metrics.json` to a store, which takes a file whole."""
+    with tf.io.gfile.GFile(tf.io.gfile.join(folder, "metrics.json"), "w") as file:
+        file.write(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
 
 
 def _with_repeated(numbered: Any, settings: Settings) -> Any:
@@ -187,9 +209,12 @@ def _dev_blocks(row: tuple[str, Iterable[tuple[int, int, Document]]]) -> Iterato
 
 @functools.lru_cache(1)
 def _block_maker(
-    vocabulary: tuple[str, ...], config: tuple[tuple[str, Any], ...], settings: Settings
+    vocabulary: tuple[str, ...],
+    config: tuple[tuple[str, Any], ...],
+    settings: Settings,
+    inputs: tuple[str, ...],
 ) -> BlockMaker:
-    return BlockMaker(WordPiece(list(vocabulary), **dict(config)), settings)
+    return BlockMaker(WordPiece(list(vocabulary), **dict(config)), settings, inputs)
 
 
 def _make_block(block: Block, *of_maker: Any) -> tuple[str, list[bytes], Counts]:

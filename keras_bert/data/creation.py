@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -63,9 +64,8 @@ class Block(NamedTuple):
     documents: list[Document]
 
     def hash(self) -> str:
-        """Of the text, in hexadecimal."""
-        text = "\0".join(text for document in self.documents for text in document.paragraphs)
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        """Of the documents, in hexadecimal."""
+        return hashlib.blake2b(json.dumps(self.documents).encode(), digest_size=16).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,16 +83,18 @@ class Corpus:
     dev_documents: Sequence[int]
 
     def parts(self) -> list[list[Source]]:
-        """The files, in parts of at least `PART_BYTES`."""
+        """The files, in parts of at least `PART_BYTES` and `BLOCK_DOCUMENTS`."""
         parts: list[list[Source]] = [[]]
-        size = 0
+        size = num_documents = 0
         for source in self.sources:
-            if size >= PART_BYTES:
+            if size >= PART_BYTES and num_documents >= BLOCK_DOCUMENTS:
                 parts.append([])
-                size = 0
+                size = num_documents = 0
             parts[-1].append(source)
             size += source.num_bytes
-        if len(parts) > 1 and size < PART_BYTES // 2:
+            # Other files are taken to hold many.
+            num_documents += 1 if source.document_break == "file" else BLOCK_DOCUMENTS
+        if len(parts) > 1 and (size < PART_BYTES // 2 or num_documents < BLOCK_DOCUMENTS):
             parts[-2:] = [parts[-2] + parts[-1]]
         return parts
 
@@ -239,11 +241,18 @@ class _Cutter:
 
 
 class BlockMaker:
-    """Turns a block into the serialized examples of it, in random order, and counts."""
+    """Turns a block into the serialized examples of it, in random order, and counts.
 
-    def __init__(self, tokenizer: WordPiece, settings: Settings):
+    Args:
+        tokenizer: For the ids.
+        settings: Of the examples.
+        inputs: `Corpus.inputs`, for messages.
+    """
+
+    def __init__(self, tokenizer: WordPiece, settings: Settings, inputs: Sequence[str]):
         self._tokenizer = tokenizer
         self._settings = settings
+        self._inputs = inputs
         self._tokenize = DocumentTokenizer(tokenizer, settings.words)
 
     def __call__(self, block: Block) -> tuple[list[bytes], collections.Counter[str]]:
@@ -255,8 +264,16 @@ class BlockMaker:
             example_tokens (special ones included) and, for each length that occurs, "length N".
 
         Raises:
-            InputError: as `make_examples`.
+            InputError: as `make_examples`, naming the block's inputs and split.
         """
+        try:
+            return self._make(block)
+        except InputError as error:
+            works = sorted({document.work for document in block.documents})
+            names = ", ".join(self._inputs[work] for work in works)
+            raise InputError(f"{names} ({block.split}): {error}") from error
+
+    def _make(self, block: Block) -> tuple[list[bytes], collections.Counter[str]]:
         tokenizer, settings = self._tokenizer, self._settings
         works = [document.work for document in block.documents]
         tokens = self._tokenize([document.paragraphs for document in block.documents], works)

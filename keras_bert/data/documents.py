@@ -7,7 +7,7 @@ import itertools
 import re
 import string
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, cast
 
 import numpy as np
@@ -202,13 +202,19 @@ class DocumentTokenizer:
         tokenizer: The tokenizer.
         words: The texts are words with spaces between them, as a segmenter leaves Chinese. The
             spaces beside ideographs are no part of the text: they only tell the words.
+        segment: A segmenter of your own in place of such spaces: gives a paragraph's words.
     """
 
     CAPACITY = 200_000  # words; some 50 MB
 
-    def __init__(self, tokenizer: WordPiece, words: bool = False):
+    def __init__(
+        self,
+        tokenizer: WordPiece,
+        words: bool = False,
+        segment: Callable[[str], list[str]] | None = None,
+    ):
         self._tokenizer = tokenizer
-        self._words = words
+        self._segment = segment or (str.split if words else None)
         self._pieces = _Pieces(tokenizer)
 
     def __call__(
@@ -221,9 +227,9 @@ class DocumentTokenizer:
         continues: list[int] = []
         num_ids = []  # up to the end of each document
         for paragraphs in documents:
-            if self._words:
+            if self._segment is not None:
                 for paragraph in paragraphs:
-                    self._add_segmented(paragraph, ids, continues)
+                    self._add_words(self._segment(paragraph), ids, continues)
             else:
                 self._add([s for text in paragraphs for s in split_sentences(text)], ids)
             num_ids.append(len(ids))
@@ -238,7 +244,7 @@ class DocumentTokenizer:
             sentence_ends=ends[filled],
             document_ends=np.append(0, np.cumsum(filled))[np.searchsorted(at, num_ids)],
             works=np.array(works, np.int64),
-            continues=np.array(continues, np.int32)[~is_end] if self._words else None,
+            continues=np.array(continues, np.int32)[~is_end] if self._segment else None,
         )
 
     def _add(self, sentences: list[str], ids: list[int]) -> None:
@@ -255,8 +261,8 @@ class DocumentTokenizer:
                 text = text.replace(mark, f" {mark} ")
             ids.extend(itertools.chain.from_iterable(map(pieces.__getitem__, text.split())))
 
-    def _add_segmented(self, text: str, ids: list[int], continues: list[int]) -> None:
-        joined, starts = _joined_words(text)
+    def _add_words(self, words: list[str], ids: list[int], continues: list[int]) -> None:
+        joined, starts = _joined_words(words)
         position = 0
         for sentence in split_sentences(joined):
             position = joined.index(sentence, position)
@@ -294,12 +300,12 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _joined_words(text: str) -> tuple[str, list[int]]:
-    """The text without the spaces beside ideographs, and where in it the words start."""
+def _joined_words(words: list[str]) -> tuple[str, list[int]]:
+    """The text without spaces beside ideographs, and where in it the words start."""
     parts: list[str] = []
     starts = []
     length = 0
-    for word in text.split():
+    for word in filter(None, map(str.strip, words)):  # segmenters give spaces, too
         if parts and not (_CJK.match(parts[-1][-1]) or _CJK.match(word[0])):
             parts.append(" ")
             length += 1

@@ -2,7 +2,8 @@
 
 What has been made of the blocks waits in `blocks.unfinished` inside the output folder, as
 large as the shards will be: for each block its records and then, with which it counts as made,
-a JSON file of its counts. `plan.json` ends the list of blocks.
+a JSON file of its counts. `plan.json` ends the list of blocks; `tokenizer.json` says whose ids
+they hold.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pathlib
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -39,6 +40,7 @@ from keras_bert.tokenizers import WordPiece
 
 BLOCKS = "blocks.unfinished"
 PLAN = "plan.json"
+TOKENIZER = "tokenizer.json"
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -65,9 +67,10 @@ def create(
         folder: Where to.
         workers: Processes.
         resume: Whether to go on from what is there. What is there is used only with the same
-            arguments, which the caller checks, and the same text.
-        start: Called with the first blocks of the text before anything is written, and after
-            what a small corpus has wrong has been found; it makes the folder.
+            arguments, which the caller checks, the same tokenizer and the same text.
+        start: Called with the first blocks of the text (on resuming, perhaps with none) before
+            anything is written, and after what a small corpus has wrong has been found; it makes
+            the folder.
         report: Called with what's being done, how much of it is done, and how much there is.
 
     Returns:
@@ -75,18 +78,23 @@ def create(
 
     Raises:
         InputError: from reading; from pairing, naming inputs and split; on resuming, the text
-            has changed.
+            or the tokenizer has changed.
     """
-    with Workers(workers, tokenizer, settings) as pool:
+    if resume:
+        check_tokenizer(tokenizer, folder / BLOCKS)
+    with Workers(workers, tokenizer, settings, corpus.inputs) as pool:
         plan = read_plan(folder / BLOCKS) if resume else None
         if plan is None:
-            plan = _make_blocks(corpus, settings, folder, pool, start, report)
+            plan = _make_blocks(corpus, settings, tokenizer, folder, pool, start, report)
+        else:
+            start([])
         return write_shards(plan, folder, settings.seed, pool, report)
 
 
 def _make_blocks(
     corpus: Corpus,
     settings: Settings,
+    tokenizer: WordPiece,
     folder: pathlib.Path,
     pool: Workers,
     start: Callable[[list[Block]], object],
@@ -104,14 +112,10 @@ def _make_blocks(
     first = list(itertools.islice(blocks, 3))
     # All of a small corpus, or else enough to see whether anything is right.
     here = first if len(first) < 3 else first[:1]
-    made = []
-    for block in here:
-        try:
-            made.append((block, *pool.make_block(block)))
-        except InputError as error:
-            raise InputError(f"{', '.join(corpus.inputs)} ({block.split}): {error}") from error
+    made = [(block, *pool.make_block(block)) for block in here]
     start(first)
     (folder / BLOCKS).mkdir(exist_ok=True)
+    write_json(folder / BLOCKS / TOKENIZER, _describe(tokenizer))
     for block, examples, counts in made:
         if not is_written(block, folder / BLOCKS):
             write_block(block, examples, counts, folder / BLOCKS)
@@ -126,11 +130,11 @@ class Workers:
     Each of several imports this package anew, which takes seconds.
     """
 
-    def __init__(self, count: int, tokenizer: WordPiece, settings: Settings):
+    def __init__(self, count: int, tokenizer: WordPiece, settings: Settings, inputs: Sequence[str]):
         self._count = count
-        self._arguments = tokenizer.vocabulary, tokenizer.get_config(), settings
+        self._arguments = tokenizer.vocabulary, tokenizer.get_config(), settings, inputs
         self._executor: concurrent.futures.ProcessPoolExecutor | None = None
-        self.make_block = BlockMaker(tokenizer, settings)
+        self.make_block = BlockMaker(tokenizer, settings, inputs)
 
     def __enter__(self) -> Self:
         return self
@@ -138,6 +142,16 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
+
+    def start(self) -> None:
+        """Starts the processes, if there are to be several and none runs yet."""
+        if self._count > 1 and self._executor is None:
+            self._executor = concurrent.futures.ProcessPoolExecutor(
+                self._count,
+                mp_context=multiprocessing.get_context("spawn"),  # TensorFlow survives no fork
+                initializer=_start_worker,
+                initargs=self._arguments,
+            )
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Yields the results in any order, with a few tasks in memory at a time."""
@@ -162,13 +176,7 @@ class Workers:
         first = next(tasks, None)
         if first is None:
             return names
-        if self._count > 1:
-            self._executor = concurrent.futures.ProcessPoolExecutor(
-                self._count,
-                mp_context=multiprocessing.get_context("spawn"),  # TensorFlow survives no fork
-                initializer=_start_worker,
-                initargs=self._arguments,
-            )
+        self.start()
         write = self._write_block if self._executor is None else _write_block
         for _ in self.map(functools.partial(write, folder=folder), itertools.chain([first], tasks)):
             pass
@@ -189,9 +197,9 @@ class Workers:
 _make_block: BlockMaker  # one in each worker process
 
 
-def _start_worker(vocabulary: list[str], config: dict[str, Any], settings: Settings) -> None:
+def _start_worker(vocabulary: list[str], config: dict[str, Any], *of_maker: Any) -> None:
     global _make_block
-    _make_block = BlockMaker(WordPiece(vocabulary, **config), settings)
+    _make_block = BlockMaker(WordPiece(vocabulary, **config), *of_maker)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.freeze()  # a search for garbage needn't look through TensorFlow
@@ -206,6 +214,20 @@ def _end_with_parent() -> None:
 
 def _write_block(block: Block, folder: pathlib.Path) -> None:
     write_block(block, *_make_block(block), folder)
+
+
+def check_tokenizer(tokenizer: WordPiece, folder: pathlib.Path) -> None:
+    """Refuses blocks that hold another tokenizer's ids."""
+    path = folder / TOKENIZER
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) != _describe(tokenizer):
+        raise InputError(
+            f"{folder.parent} was begun with another vocabulary or casing: give those, or make the "
+            "data again with --overwrite."
+        )
+
+
+def _describe(tokenizer: WordPiece) -> dict[str, Any]:
+    return {"vocabulary_hash": tokenizer.vocabulary_hash} | tokenizer.get_config()
 
 
 def is_written(block: Block, folder: pathlib.Path) -> bool:
@@ -236,7 +258,8 @@ def write_block(
         file.write(ends.tobytes())
         file.writelines(made)
     os.replace(unfinished, folder / f"{block.name}.records")
-    write_json(folder / f"{block.name}.json", {"hash": block.hash(), "counts": counts})
+    write_json(unfinished, {"hash": block.hash(), "counts": counts})
+    os.replace(unfinished, folder / f"{block.name}.json")
 
 
 def read_slice(path: pathlib.Path, num_records: int, start: int, end: int) -> list[bytes]:
@@ -287,6 +310,9 @@ def write_shards(
         for shard, name in enumerate(names[split]):
             if not (split_folder(folder, split) / name).exists():
                 lacking.append((split, shard, plan["blocks"][split], names[split]))
+    # On resuming, no process may run yet; what one has made of two blocks is soon written by one.
+    if len(lacking) > 1 and sum(map(len, plan["blocks"].values())) > 2:
+        pool.start()
     total = sum(map(len, names.values()))
     report("Writing", total - len(lacking), total)
     write = functools.partial(_write_shard, folder=folder, seed=seed)

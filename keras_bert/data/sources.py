@@ -4,7 +4,7 @@
 |---|---|
 | plain text | any name that isn't below |
 | WikiExtractor's | a first line `<doc ...>` |
-| JSON lines with a `text` key, a document each | .jsonl |
+| JSON lines with a `text` key, a document each | .jsonl, or a first line that is one |
 | Parquet with a `text` column, a document a row (needs pyarrow) | .parquet |
 
 Each but Parquet may be compressed (.gz). Paths with `://`, such as `gs://bucket/folder` or
@@ -93,6 +93,8 @@ def read_documents(
     lines = itertools.chain([first], lines)
     if first[1].startswith("<doc "):
         return _wiki_documents(lines, source)
+    if _is_json_row(first[1]):  # as `wikiextractor --json` writes into wiki_00
+        return _jsonl_documents(lines, source)
     return documents_in((line for _, line in lines), source.document_break, source.unwrap)
 
 
@@ -183,6 +185,14 @@ def _decoded(line: bytes, path: str, number: int) -> str:
             f"{path}, line {number}: byte {line[error.start]:#04x} isn't UTF-8; "
             "save the file as UTF-8."
         ) from error
+
+
+def _is_json_row(line: str) -> bool:
+    try:
+        row = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and isinstance(row.get("text"), str)
 
 
 def _jsonl_documents(lines: Iterator[tuple[int, str]], source: Source) -> Iterator[list[str]]:
