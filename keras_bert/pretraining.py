@@ -49,23 +49,23 @@ class Part:
         phase: Its updates.
         folder: Of the records to train on.
         manifest: Of `folder`; of Google's records, which have none, the length alone.
-        train: Endless batches of them.
+        read: `start` -> endless batches of them, from that one on.
         dev_folder: Of the records to evaluate on; empty: none.
-        dev: Their batches, for `fit`; packed, if `train` is.
+        dev: Their batches, for `fit`; packed, if those to train on are.
         one_a_row: Batches that aren't packed, to score: of `dev_folder`, or else of `folder`.
     """
 
     phase: Phase
     folder: str
     manifest: dict[str, Any]
-    train: Any
+    read: Callable[..., Any]
     dev_folder: str
     dev: Any
     one_a_row: Any
 
-    def batches(self, update: int) -> Any:
-        """The batches from an update of the run on."""
-        return self.train.skip(update - self.phase.start)
+    def batches(self, update: int, vocabulary_size: int | None = None) -> Any:
+        """The batches from an update of the run on, whose ids are checked against the model's."""
+        return self.read(start=update - self.phase.start, vocabulary_size=vocabulary_size)
 
 
 def read_parts(args: Any, updates: int, every: int) -> list[Part]:
@@ -88,13 +88,6 @@ def read_parts(args: Any, updates: int, every: int) -> list[Part]:
     read = functools.partial(batches.pretraining, seed=args.seed, masking=args.masking)
     evaluation = functools.partial(read, batch_size=EVALUATION_BATCH, training=False)
     row_length = args.row_length or None
-    dev_lengths = [length_of[folder] for folder in args.dev_data]
-    for folder, length in zip(args.dev_data, dev_lengths, strict=True):
-        if dev_lengths.count(length) > 1 or length not in lengths:
-            raise InputError(
-                f"--dev-data must hold one folder for each length of --data. Received: {folder} "
-                f"of length {length}, and lengths {', '.join(map(str, lengths))} in --data."
-            )
     parts = []
     for phase in plan_phases(shares, lengths, updates, every):
         [folder] = (name for name in args.data if length_of[name] == phase.length)
@@ -108,12 +101,19 @@ def read_parts(args: Any, updates: int, every: int) -> list[Part]:
             phase,
             folder,
             manifests[folder],
-            train=read(folder, args.batch_size, row_length=row_length),
+            functools.partial(read, folder, args.batch_size, row_length=row_length),
             dev_folder=dev_folder,
             dev=validation(evaluation(dev_folder, row_length=row_length)) if dev_folder else None,
             one_a_row=evaluation(dev_folder or folder),
         )
         parts.append(part)
+    dev_lengths = [length_of[folder] for folder in args.dev_data]
+    for folder, length in zip(args.dev_data, dev_lengths, strict=True):
+        if dev_lengths.count(length) > 1 or length not in lengths:
+            raise InputError(
+                f"--dev-data must hold one folder for each length of --data. Received: {folder} "
+                f"of length {length}, and lengths {', '.join(map(str, lengths))} in --data."
+            )
     return parts
 
 
@@ -172,7 +172,7 @@ def restore(model: keras.Model, folder: pathlib.Path, parts: list[Part]) -> kera
     """Puts the run's last checkpoint into the model, if there is one."""
     checkpoint = callbacks.latest(folder / "checkpoints")
     if checkpoint is not None:
-        callbacks.restore(model, checkpoint, batch=next(iter(parts[0].train)))
+        callbacks.restore(model, checkpoint, batch=next(iter(parts[0].batches(0))))
     return model
 
 
@@ -205,7 +205,7 @@ def train(
     # lengths, and a resumed run another, whose sums are in another order.
     model.make_train_function(force=True)
     model.make_test_function(force=True)
-    inputs = part.train.element_spec[0]
+    inputs = part.batches(part.phase.start).element_spec[0]
     replicas = 1 if args.strategy == "one" else model.distribute_strategy.num_replicas_in_sync
     rows, length = inputs["token_ids"].shape
     masked = inputs["mask_positions"].shape[1]
@@ -235,7 +235,7 @@ def train(
     ]
     try:
         for done, first, last, steps in fits(part.phase, callbacks.updates_done(model), every):
-            data = part.batches(done).take((last - first) * steps)
+            data = part.batches(done, config.vocabulary_size).take((last - first) * steps)
             model.fit(
                 waiting.watch(data) if waiting else data,
                 initial_epoch=first,

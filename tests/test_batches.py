@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import numpy as np
@@ -108,6 +109,28 @@ def test_every_pass_has_masks_of_its_own(folder):  # MLM-10
     assert sum(a[3] != b[3] for a, b in zip(one, two, strict=True)) > 40
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "starts"),  # a pass has 50 examples
+    [(5, (3, 10, 24)), (7, (7, 8)), (120, (1, 5))],
+)
+def test_a_later_start_makes_the_same_batches(folder, batch_size, starts):
+    read = functools.partial(batches.pretraining, folder, batch_size, seed=1)
+    whole = as_list(read().take(starts[-1] + 2))
+    for start in starts:
+        late = read(start=start)
+        assert late.element_spec == read().element_spec
+        assert int(late.cardinality()) == tf.data.INFINITE_CARDINALITY
+        assert_equal(as_list(late.take(2)), whole[start : start + 2])
+
+
+def test_a_later_start_in_other_data(folder):
+    read = functools.partial(batches.pretraining, folder, 7, training=False)
+    assert_equal(as_list(read(start=6)), as_list(read().skip(6)))
+    assert int(read(start=6).cardinality()) == 2
+    with pytest.raises(ValueError, match=r"`start` must be at least 0\. Received: start=-1"):
+        batches.pretraining(folder, 2, start=-1)
+
+
 @pytest.mark.parametrize("row_length", [16, 40])
 def test_packed_batches(folder, row_length):
     dataset = batches.pretraining(folder, 4, seed=1, row_length=row_length)
@@ -127,10 +150,8 @@ def test_packed_batches(folder, row_length):
 
     first = as_list(dataset.take(40))
     tf.random.set_seed(9)
-    assert_equal(
-        as_list(batches.pretraining(folder, 4, seed=1, row_length=row_length).skip(33).take(7)),
-        first[33:],
-    )
+    late = batches.pretraining(folder, 4, seed=1, row_length=row_length, start=33)
+    assert_equal(as_list(late.take(7)), first[33:])
     fill = np.mean([np.mean(inputs["padding_mask"] > 0) for inputs, _, _ in first])
     assert fill > (0.9 if row_length == 40 else 0.7)  # 0.6 one a row, of lengths 5 to 15
     known = {tuple(example.token_ids) for example in make_examples(50)}
@@ -193,3 +214,9 @@ def test_a_filled_batch_counts_as_before(folder):
     assert len(short[1]["next_sentence"]) == 18
     assert_equal(tf.nest.map_structure(lambda x: x[:18], full), short)
     assert not any(x[18:].any() for x in tf.nest.flatten(full))
+
+    packed = batches.pretraining(folder, 32, training=False, row_length=40)
+    num_rows = len(as_list(packed)[-1][0]["token_ids"])
+    inputs, _, weights = as_list(batches.filled(packed, 32))[-1]
+    assert num_rows < 32 and (inputs["sequence_starts"][num_rows:] == -1).all()
+    assert not any(x[num_rows:].any() for x in weights.values())

@@ -83,6 +83,7 @@ def test_training_is_endless_shuffled_and_goes_on(folder):
     assert dataset.element_spec[0]["token_ids"] == tf.TensorSpec((3, T), tf.int32)
     first = as_list(dataset.take(20))
     assert_equal(as_list(batches.pretraining(folder, 3, seed=5).skip(12).take(8)), first[12:])
+    assert_equal(as_list(batches.pretraining(folder, 3, seed=5, start=13).take(7)), first[13:])
     tokens = np.concatenate([inputs["token_ids"][:, 1] for inputs, _, _ in first])
     passes = tokens.reshape(30, 2)
     assert (np.sort(passes, 1) == [5, 8]).all() and len(set(passes[:, 0])) == 2
@@ -116,6 +117,35 @@ def test_static_masks_of_our_own_records(tmp_path):
             batches.pretraining(ours, 2, training=False, row_length=32), tmp_path / "packed", 1
         )
     assert not list((tmp_path / "packed").glob("*.tfrecord"))
+
+
+def test_shards_of_another_write_are_not_read(tmp_path):
+    """Neither those of another number, nor what an interrupted one has left."""
+    ours, folder = make_folder(tmp_path / "ours", count=8), tmp_path / "static"
+    dataset = batches.pretraining(ours, 4, training=False)
+    google_records.write(dataset, folder, 3)
+    write(folder / "masked-of-my-own.tfrecord", [])
+
+    def fail():
+        yield from dataset
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        google_records.write(fail(), folder, 4)
+    for path in (folder, f"{folder}/*.tfrecord*"):
+        assert len(google_records.find(path)) == 4
+        assert len(examples_of(batches.pretraining(path, 4, training=False))) == 8
+    google_records.write(dataset, folder, 2)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "masked-00000-of-00002.tfrecord", "masked-00001-of-00002.tfrecord",
+        "masked-of-my-own.tfrecord",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", [{"masking": "whole_word"}, {"replacements": "all"}])
+def test_what_is_masked_already_cannot_be_masked_otherwise(folder, choice):
+    with pytest.raises(InputError, match="google: its records are masked already"):
+        batches.pretraining(folder, 2, **choice)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +185,10 @@ def test_other_files(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"input_ids": [2, -1] + [0] * 6}, "input_ids of a record must be >= 0"),
+        ({"input_ids": [2, -1] + [0] * 6}, r"input_ids of a record must be in \[0, 13\)"),
+        ({"input_ids": [2, 13] + [0] * 6}, r"input_ids of a record must be in \[0, 13\)"),
+        ({"masked_lm_ids": [13, 0]}, r"masked_lm_ids of a record must be in \[0, 13\)"),
+        ({"segment_ids": [2] + [0] * 7}, r"segment_ids of a record must be in \[0, 2\)"),
         ({"masked_lm_positions": [8, 0]}, r"masked_lm_positions of a record must be in \[0, 8\)"),
         ({"input_ids": [2, 3]}, "input_ids"),
     ],
@@ -163,4 +196,15 @@ def test_other_files(tmp_path):
 def test_a_later_record_with_faults(tmp_path, change, message):
     path = write(tmp_path / "a.tfrecord", [ROWS[0], ROWS[1] | change])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        as_list(batches.pretraining(path, 2, training=False))
+        as_list(batches.pretraining(path, 2, training=False, vocabulary_size=13))
+
+
+def test_ids_of_an_unknown_vocabulary(tmp_path):
+    for token_id, is_fine in ((2**31 - 1, True), (2**31, False)):
+        row = ROWS[0] | {"input_ids": [2, token_id] + [0] * 6}
+        dataset = batches.pretraining(write(tmp_path / "a", [row]), 1, training=False)
+        if is_fine:
+            assert as_list(dataset)[0][0]["token_ids"][0, 1] == token_id
+        else:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="input_ids of a record"):
+                as_list(dataset)

@@ -47,11 +47,13 @@ def pretraining(
     masking: Masking = "token",
     replacements: Replacements = "ordinary",
     row_length: int | None = None,
+    start: int = 0,
+    vocabulary_size: int | None = None,
 ) -> tf.data.Dataset:
     """Batches of (inputs, labels, weights) from a folder of `create_pretraining_data.py`.
 
     For training: endless, in a new order each pass, with new masks each batch. Both are
-    functions of (seed, pass) and (seed, batch), so `pretraining(...).skip(n)` goes on exactly
+    functions of (seed, pass) and (seed, batch), so `pretraining(..., start=n)` goes on exactly
     where a run of n batches ended. A batch larger than the data holds examples twice, under
     other masks. For evaluation: one pass in file order with masks that depend on the seed
     alone; the last batch may be smaller.
@@ -61,7 +63,7 @@ def pretraining(
     tokens of each example are masked as there would be alone, and in evaluation the same ones.
 
     Google's own records and NVIDIA's are read too: a folder or pattern of TFRecord files in
-    place of `folder`. Those are masked already, so that `masking` and `replacements` don't count.
+    place of `folder`. Those are masked already.
 
     Shapes: B `batch_size`, T the folder's `max_sequence_length` or `row_length`, M masked
     positions, `num_masked(T, mask_rate)` or one more in packed rows, S `num_slots`. All integers
@@ -83,17 +85,27 @@ def pretraining(
         replacements: What random tokens are drawn from, see there.
         row_length: Tokens of a packed row; at least those of the longest example. None: each
             example has a row of its own.
+        start: Batches to begin after, as `.skip(start)` would. In training without `row_length`
+            they aren't made; packed rows are, since nothing else tells how many a window gives.
+        vocabulary_size: Of the model, for Google's records, which don't say.
 
     Raises:
         InputError: the folder isn't complete, or holds no examples; an example is longer than
-            `row_length`.
+            `row_length`; records that are masked already can't have `masking` or `replacements`.
         tf.errors.InvalidArgumentError: in iterating, a record holds an id outside the vocabulary.
     """
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}.")
+    if start < 0:
+        raise ValueError(f"`start` must be at least 0. Received: start={start}.")
     order_seed, mask_seed, row_seed = tf.unstack(tf.random.split([seed, 0], 3))
     if google_records.are_here(folder):
-        source = _read_google(folder)
+        if (masking, replacements) != ("token", "ordinary"):
+            raise InputError(
+                f"{folder}: its records are masked already, so masking={masking!r} and "
+                f"replacements={replacements!r} would do nothing: leave them out."
+            )
+        source = _read_google(folder, vocabulary_size)
     else:
         source = _read(folder, mask_seed, mask_rate, masking=masking, replacements=replacements)
     if row_length is not None and row_length < source.length:
@@ -102,12 +114,13 @@ def pretraining(
             f"{row_length}: give at least {source.length}."
         )
 
-    rows = _shuffled_forever(source.rows, order_seed) if training else source.rows
+    first = start if training and row_length is None else 0  # of those that are made
+    rows = _shuffled_forever(source, order_seed, first * batch_size) if training else source.rows
     size = batch_size if row_length is None else _PACKING_WINDOW
     if training:
-        batches = source.masked(rows, size, True)
+        batches = source.masked(rows, size, True, first)
     else:
-        batches = source.masked(rows, _EVALUATION_BLOCK, False)
+        batches = source.masked(rows, _EVALUATION_BLOCK, False, 0)
         batches = batches.unbatch().batch(size)
     if row_length is not None:
         pack = _packer(source, row_length, mask_rate, row_seed if training else None)
@@ -126,7 +139,7 @@ def pretraining(
     # Hosts that train together each take their part of every batch, not of the files.
     policy = tf.data.experimental.AutoShardPolicy
     options.experimental_distribute.auto_shard_policy = policy.DATA
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+    return batches.skip(start - first).with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
 def filled(batches: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
@@ -136,19 +149,23 @@ def filled(batches: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
     wants to know beforehand, and what several devices can cut evenly.
     """
 
-    def fill(x: tf.Tensor) -> tf.Tensor:
+    def fill(name: str, x: tf.Tensor) -> tf.Tensor:
         missing = batch_size - tf.shape(x)[0]
-        rows = tf.pad(x, [[0, missing]] + [[0, 0]] * (len(x.shape) - 1))
+        empty = -1 if name == "sequence_starts" else 0
+        rows = tf.pad(x, [[0, missing]] + [[0, 0]] * (len(x.shape) - 1), constant_values=empty)
         return tf.ensure_shape(rows, (batch_size, *x.shape[1:]))
 
-    return batches.map(lambda *batch: tf.nest.map_structure(fill, batch))
+    return batches.map(
+        lambda *batch: tuple({name: fill(name, x) for name, x in part.items()} for part in batch)
+    )
 
 
 class _Source(NamedTuple):
     """Where examples come from."""
 
     rows: tf.data.Dataset  # serialized
-    masked: Callable[[tf.data.Dataset, int, bool], tf.data.Dataset]  # (rows, size, drop_remainder)
+    # (rows, size of a batch, drop_remainder, number of the first)
+    masked: Callable[[tf.data.Dataset, int, bool, int], tf.data.Dataset]
     length: int  # T
     num_positions: int  # M
     pad_id: int
@@ -170,9 +187,9 @@ def _read(
         _check_words(folder)
     mask = _masker(manifest, seed, mask_rate, **choices)
 
-    def masked(rows: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
-        padded = _padded(rows, manifest, size, drop_remainder)
-        return padded.enumerate().map(mask, num_parallel_calls=tf.data.AUTOTUNE)
+    def masked(rows: tf.data.Dataset, size: int, drop: bool, first: int) -> tf.data.Dataset:
+        padded = _padded(rows, manifest, size, drop)
+        return padded.enumerate(first).map(mask, num_parallel_calls=tf.data.AUTOTUNE)
 
     return _Source(
         rows=records.read_serialized(folder),
@@ -184,13 +201,15 @@ def _read(
     )
 
 
-def _read_google(folder: str | os.PathLike[str]) -> _Source:
+def _read_google(folder: str | os.PathLike[str], vocabulary_size: int | None) -> _Source:
     """Google's records, which are masked and padded."""
     sizes = google_records.read_sizes(folder)
 
-    def masked(rows: tf.data.Dataset, size: int, drop_remainder: bool) -> tf.data.Dataset:
-        return rows.batch(size, drop_remainder).map(
-            lambda serialized: google_records.parse(serialized, **sizes),
+    def masked(rows: tf.data.Dataset, size: int, drop: bool, first: int) -> tf.data.Dataset:
+        return rows.batch(size, drop).map(
+            lambda serialized: google_records.parse(
+                serialized, **sizes, vocabulary_size=vocabulary_size
+            ),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
 
@@ -204,7 +223,9 @@ def _read_google(folder: str | os.PathLike[str]) -> _Source:
     )
 
 
-def _shuffled_forever(rows: tf.data.Dataset, seed: tf.Tensor) -> tf.data.Dataset:
+def _shuffled_forever(source: _Source, seed: tf.Tensor, start: int) -> tf.data.Dataset:
+    """The serialized examples after the first `start`, pass after pass."""
+
     # `Dataset.shuffle` would also depend on the global seed and on earlier iterations.
     def one_pass(index: tf.Tensor) -> tf.data.Dataset:
         pass_seed = tf.random.fold_in(seed, index)
@@ -214,9 +235,10 @@ def _shuffled_forever(rows: tf.data.Dataset, seed: tf.Tensor) -> tf.data.Dataset
             order = tf.argsort(tf.random.stateless_uniform(tf.shape(block), block_seed))
             return tf.gather(block, order)
 
-        return rows.batch(_SHUFFLE_BLOCK).enumerate().map(shuffle).unbatch()
+        return source.rows.batch(_SHUFFLE_BLOCK).enumerate().map(shuffle).unbatch()
 
-    return tf.data.Dataset.counter().flat_map(one_pass)
+    passes, rest = divmod(start, source.num_examples) if source.num_examples else (0, start)
+    return tf.data.Dataset.counter(passes).flat_map(one_pass).skip(rest)
 
 
 def _padded(

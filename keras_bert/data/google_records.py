@@ -7,6 +7,7 @@ more. They tell nothing of their vocabulary; training needs only its size, which
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,16 +26,23 @@ INPUTS = {  # (T,) and (M,)
 LABELS = {"masked_lm_ids": "masked_lm", "next_sentence_labels": "next_sentence"}  # (M,), (1,)
 WEIGHTS = {"masked_lm_weights": "masked_lm"}  # (M,), floats
 
+_SHARD = re.compile(r"masked-\d{5}-of-\d{5}\.tfrecord(\.unfinished)?")
+
 Batch = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 
 
 def find(path: str | os.PathLike[str]) -> list[str]:
-    """The TFRecord files of a folder, a file's path or a pattern such as `data/*.tfrecord*`."""
+    """The TFRecord files of a folder, a file's path or a pattern such as `data/*.tfrecord*`.
+
+    Those that an interrupted `write` has left unfinished are passed over.
+    """
     path = os.fspath(path)
     if tf.io.gfile.isdir(path):
-        names = sorted(tf.io.gfile.listdir(path))
-        return [tf.io.gfile.join(path, name) for name in names if "tfrecord" in name]
-    return sorted(tf.io.gfile.glob(path))
+        names = tf.io.gfile.listdir(path)
+        found = [tf.io.gfile.join(path, name) for name in names if "tfrecord" in name]
+    else:
+        found = tf.io.gfile.glob(path)
+    return sorted(name for name in found if not name.endswith(".unfinished"))
 
 
 def are_here(path: str | os.PathLike[str]) -> bool:
@@ -102,14 +110,25 @@ def read_serialized(path: str | os.PathLike[str]) -> tf.data.Dataset:
     return tf.data.TFRecordDataset(find(path))
 
 
-def parse(serialized: tf.Tensor, max_sequence_length: int, num_positions: int) -> Batch:
+def parse(
+    serialized: tf.Tensor,
+    max_sequence_length: int,
+    num_positions: int,
+    vocabulary_size: int | None = None,
+) -> Batch:
     """A batch of serialized examples, string (B,), as (inputs, labels, weights).
 
     The shapes are those of `keras_bert.data.pretraining`.
 
+    Args:
+        serialized: See above.
+        max_sequence_length: T, from `read_sizes`.
+        num_positions: M, from there too.
+        vocabulary_size: Of the model. None: ids may be anything that an int32 holds.
+
     Raises:
-        tf.errors.InvalidArgumentError: in iterating, an example has other lengths, an id below
-            0, or a position beyond its end.
+        tf.errors.InvalidArgumentError: in iterating, an example has other lengths, an id outside
+            the vocabulary, a segment other than 0 and 1, or a position beyond its end.
     """
     length = {"input_ids", "segment_ids", "input_mask"}
     features = {
@@ -118,11 +137,16 @@ def parse(serialized: tf.Tensor, max_sequence_length: int, num_positions: int) -
         for name in (*INPUTS, *LABELS, *WEIGHTS)
     } | {"next_sentence_labels": tf.io.FixedLenFeature([], tf.int64)}  # fmt: skip
     parsed = tf.io.parse_example(serialized, features)
-    tf.debugging.assert_non_negative(parsed["input_ids"], "input_ids of a record must be >= 0")
-    positions = parsed["masked_lm_positions"]
-    message = f"masked_lm_positions of a record must be in [0, {max_sequence_length})"
-    tf.debugging.assert_non_negative(positions, message)
-    tf.debugging.assert_less(positions, tf.constant(max_sequence_length, tf.int64), message)
+    num_tokens = 2**31 if vocabulary_size is None else vocabulary_size
+    for name, limit in (
+        ("input_ids", num_tokens),
+        ("masked_lm_ids", num_tokens),
+        ("segment_ids", 2),
+        ("masked_lm_positions", max_sequence_length),
+    ):
+        message = f"{name} of a record must be in [0, {limit})"
+        tf.debugging.assert_non_negative(parsed[name], message)
+        tf.debugging.assert_less(parsed[name], tf.constant(limit, tf.int64), message)
 
     inputs = {ours: tf.cast(parsed[theirs], tf.int32) for theirs, ours in INPUTS.items()}
     labels = {ours: tf.cast(parsed[theirs], tf.int32) for theirs, ours in LABELS.items()}
@@ -148,11 +172,12 @@ def write(batches: Iterable[Batch], folder: str | os.PathLike[str], num_shards: 
     ```
 
     The examples are dealt out to the shards in turn, in the order given; training shuffles them.
+    Shards of an earlier call are replaced, whatever their number.
 
     Args:
         batches: (inputs, labels, weights) of `keras_bert.data.pretraining`, not packed.
         folder: The shards are `masked-00000-of-00008.tfrecord ...` there; they get their names
-            when all of them are complete.
+            when all of them are complete, and then those of another number are removed.
         num_shards: How many.
     """
     folder = os.fspath(folder)
@@ -171,6 +196,10 @@ def write(batches: Iterable[Batch], folder: str | os.PathLike[str], num_shards: 
             writer.close()
     for path in paths:
         tf.io.gfile.rename(f"{path}.unfinished", path, overwrite=True)
+    # An earlier call's would be read along with these.
+    for name in tf.io.gfile.listdir(folder):
+        if name not in names and _SHARD.fullmatch(name):
+            tf.io.gfile.remove(tf.io.gfile.join(folder, name))
     return count
 
 

@@ -53,8 +53,9 @@ def mask_tokens(
     - "whole_word": all tokens of a word. Words are taken in random order; one with more tokens
       than are left to choose is passed over, as in the original code. So a row has exactly
       `num_masked` tokens chosen unless it has no words left that are short enough; then it has
-      fewer, never a part of a word. Half a word at the edge of a text, and a word with an
-      unknown token in it, are passed over too.
+      fewer, never a part of a word. A word with an unknown token in it, and the rest of one
+      whose beginning was cut off at the left edge of a text, are passed over too. The beginning
+      of a word whose rest was cut off at the right edge counts as a word.
     - "span": runs of words, of geometric lengths (p = 0.2, at most 10, on average 3.8), each
       from the word of a random token that isn't chosen yet to the run's end or to a special
       token. The last one ends where `num_masked` is reached, if need be inside a word.
