@@ -32,6 +32,8 @@ WITHOUT_BACKEND = (
     *("scores", "sources", "tables", "tokenizer_checks", "tokenizer_forms", "tokenizers"),
     "vocabulary",
 )
+# Whole recipes, which take minutes: on the other backends they're left to `proofs`.
+RECIPES = ("finetune_recipes", "finetune_squad", "finetune_tagger", "pretrain_run", "recipes")
 
 
 @nox.session
@@ -63,6 +65,7 @@ def proofs(session: nox.Session) -> None:
     session.install(".[tensorflow,recipes,beam]", "jax>=0.10", "--group", "tests")
     install_torch(session)
     run_tests(session, BACKENDS, "-m", "slow")
+    run_tests(session, BACKENDS[1:], *(f"tests/test_{name}.py" for name in RECIPES))
 
 
 @nox.session
@@ -243,9 +246,10 @@ def install_torch(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session, backends: tuple[str, ...] | list[str], *arguments: str) -> None:
-    """Runs pytest once for each backend, on all cores; what meets no backend, only once."""
+    """Runs pytest once for each backend, on all cores; some of it on the first one only."""
     workers = os.environ.get("PYTEST_WORKERS", "auto")
-    once = [f"--ignore=tests/test_{name}.py" for name in WITHOUT_BACKEND]
+    names = WITHOUT_BACKEND if arguments else (*WITHOUT_BACKEND, *RECIPES)
+    once = [f"--ignore=tests/test_{name}.py" for name in names]
     for backend in backends:
         session.log(f"backend: {backend}")
         # One thread each: torch's OpenMP threads spin, and starve the other workers.
