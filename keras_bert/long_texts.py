@@ -27,8 +27,8 @@ def encode_text(
         max_length: Tokens of a sequence.
         truncate: Which tokens of a longer text are kept: its "head", its "tail", or
             "head+tail": a quarter from its start, the rest from its end.
-        stride: Tokens from the start of a window to that of the next; the last ends with the
-            text. 0: no windows.
+        stride: Tokens from the start of a window to that of the next, at most those of a window,
+            so that none is skipped; the last ends with the text. 0: no windows.
 
     References:
         - [Sun et al., 2019](https://arxiv.org/abs/1905.05583), section 5.3.1: 128 tokens of the
@@ -41,7 +41,7 @@ def encode_text(
     ids = cast(list[int], tokenizer(text))
     room = max_length - 2
     if stride and len(ids) > room:
-        starts = [*range(0, len(ids) - room, stride), len(ids) - room]
+        starts = [*range(0, len(ids) - room, min(stride, room)), len(ids) - room]
         parts = [ids[start : start + room] for start in starts]
     elif truncate == "head" or len(ids) <= room:
         parts = [ids[:room]]

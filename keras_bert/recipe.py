@@ -30,9 +30,7 @@ OURS = (
     *("corpus.txt", "train.tsv", "dev.tsv", "records", "pretraining", "classifier", "export"),
 )
 # Arguments that leave a run's results as they are: it may be resumed with others.
-WHERE_AND_HOW = (
-    *("output_dir", "resume", "overwrite", "keep", "recompute", "strategy", "tpu"),
-)
+WHERE_AND_HOW = (*("output_dir", "resume", "overwrite", "keep", "recompute", "strategy", "tpu"),)
 
 
 def check_training_numbers(args: Any) -> None:

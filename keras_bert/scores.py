@@ -24,12 +24,14 @@ def f1(true: Any, predicted: Any, positive: Any = 1) -> float:
 def macro_f1(true: Any, predicted: Any, classes: Sequence[Any]) -> float:
     """The mean of the classes' F1, each counting alike.
 
-    Of classes, (N,), or of several labels a row, bool (N, C), whose columns are `classes`.
+    Of classes, (N,), or of several labels a row, bool (N, C), whose columns are `classes`. Of
+    classes, those that neither occur nor are predicted are left out, as scikit-learn does.
     """
     true, predicted = np.asarray(true), np.asarray(predicted)
     if true.ndim == 2:
         return float(np.mean([f1(true[:, i], predicted[:, i]) for i in range(len(classes))]))
-    return float(np.mean([f1(true, predicted, each) for each in classes]))
+    present = [each for each in classes if (true == each).any() or (predicted == each).any()]
+    return float(np.mean([f1(true, predicted, each) for each in present]))
 
 
 def micro_f1(true: Any, predicted: Any) -> float:

@@ -62,7 +62,16 @@ def choice_logits(
         preset: With a model of `tasks.multiple_choice`.
         texts: N texts.
         choices: K choices for each.
+
+    Raises:
+        ValueError: the texts have different numbers of choices, or another number of lists.
     """
+    counts = sorted({len(own) for own in choices})
+    if len(texts) != len(choices) or len(counts) > 1 or counts[:1] == [0]:
+        raise ValueError(
+            "`choices` must have a list for each text, all as long. "
+            f"Received: {len(choices)} lists of {', '.join(map(str, counts))} for {len(texts)}."
+        )
     longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
     rows = [
         Row(*encode_pair(preset.tokenizer, text, each, longest))
@@ -76,4 +85,4 @@ def choice_logits(
     )
     for row, outputs in found:
         logits[row] = outputs["choice_score"][0]
-    return logits.reshape(len(texts), -1)
+    return logits.reshape(len(texts), counts[0] if counts else 0)

@@ -19,7 +19,13 @@ from keras_bert.checkpoints import Preset
 from keras_bert.errors import InputError
 from keras_bert.evaluation import cross_entropy
 from keras_bert.files import write_json
-from keras_bert.finetuning import start_encoder, write_predictions, write_run_report
+from keras_bert.finetuning import (
+    keep_head,
+    rounded,
+    start_encoder,
+    write_predictions,
+    write_run_report,
+)
 from keras_bert.report import Matrix, Section, Table
 
 LOSSES = {
@@ -37,17 +43,22 @@ SHOWN = 20  # classes of a confusion matrix, and errors
 
 
 def build(
-    args: Any, base: Preset, labels: Sequence[str], settings: dict[str, Any]
+    args: Any,
+    base: Preset,
+    labels: Sequence[str],
+    settings: dict[str, Any],
+    scale: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[Preset, keras.Model]:
     """A new classifier to predict with, and its packed form, on the same weights, to train.
 
-    Without labels it's a regression. A checkpoint that's a classifier of the same classes goes on
-    with its own head.
+    Without labels it's a regression, on targets that `scale` standardises. A checkpoint that's a
+    classifier of the same classes, or a regression as well, goes on with its own head.
     """
     encoder = start_encoder(args, base)
     model = tasks.text_classifier(encoder, max(1, len(labels)), packed=True)
-    if labels and base.labels == tuple(labels) and not args.reinitialize_layers:
-        model.get_layer("label").set_weights(base.model.get_layer("label").get_weights())
+    if keep_head(args, base, model, labels) and not labels:
+        mean, std = scale
+        fold_scale(model, (-mean / std, 1 / std))  # it predicts the numbers themselves
     plain = tasks.unpacked(model, encoder)
     preset = Preset(base.config, encoder, base.tokenizer, plain, tuple(labels), settings)
     return preset, model
@@ -109,6 +120,7 @@ def score(
     true: Sequence[Any],
     labels: Sequence[str] = (),
     threshold: float = 0.5,
+    std: float = 1.0,
 ) -> dict[str, float]:
     """All scores that a kind has, and the loss.
 
@@ -119,10 +131,11 @@ def score(
         labels: Class names in the order of the logits. Of two, the second is the positive one of
             `f1`; of more, `f1` is the mean over the classes.
         threshold: Of the probability from which on a label holds.
+        std: What a regression's errors are measured by: then the loss is that of training.
     """
     if kind == "regression":
         values = logits[:, 0].astype(np.float64)
-        loss = float(np.mean((values - true) ** 2))
+        loss = float(np.mean(((values - true) / std) ** 2))
         return {
             "pearson": scores.pearson(true, values),
             "spearman": scores.spearman(true, values),
@@ -167,13 +180,24 @@ def threshold_of(
 
 def floor(kind: str, true: Sequence[Any], labels: Sequence[str], metric: str) -> float:
     """What the best single answer to everything scores by a metric."""
-    if kind != "class":
+    if kind == "regression" or metric == "matthews":
         return 0.0
-    found = []
-    for i in range(len(labels)):
-        logits = np.zeros((len(true), len(labels)), np.float32)
-        logits[:, i] = 1.0
-        found.append(score(kind, logits, true, labels)[metric])
+    rows, count = len(true), Counter(true)
+    if metric == "accuracy":
+        return max(count.values()) / rows  # of several labels: the commonest set of them
+    if kind == "labels":
+        count = Counter(name for names in true for name in names)
+    # Precision is a label's share, recall is 1.
+    each = {name: 2 * n / (rows + n) for name, n in count.items()}
+    if kind == "class":
+        is_binary = metric == "f1" and len(labels) == 2
+        return each.get(labels[1], 0.0) if is_binary else max(each.values()) / len(each)
+    if metric == "f1_macro":
+        return sum(each.values()) / len(labels)  # of all labels to everything
+    found, right = [0.0], 0
+    for k, (_, n) in enumerate(count.most_common(), 1):  # of the k commonest labels
+        right += n
+        found.append(2 * right / (k * rows + count.total()))
     return max(found)
 
 
@@ -254,6 +278,7 @@ def leave_run(
     threshold: float,
     dev: tuple[Sequence[Any], np.ndarray],
     test: tuple[Sequence[Any], np.ndarray] | None = None,
+    std: float = 1.0,
 ) -> None:
     """Writes predictions, `metrics.json` and the report; a test file's scores join `metrics`.
 
@@ -262,28 +287,36 @@ def leave_run(
     Args:
         folder: Of the run.
         title: Of the report.
-        args: Of the recipe.
+        args: Of the best run.
         metrics: From `finetune`.
         kind: See above.
         labels: Class names.
         threshold: Of several labels.
         dev: Rows and their logits.
-        test: The same, of a file that may have no labels.
+        test: The same, of a file that may have no labels, or not in every row.
+        std: Of a regression's targets, as for `score`.
     """
     entries = prediction_rows(kind, dev[1], dev[0], labels, threshold)
     sections = report_sections(kind, entries, labels)
+    if "seeds" not in metrics:  # mixed precision's were those of rounded logits
+        true = [row.label for row in dev[0]]
+        metrics |= rounded(score(kind, dev[1], true, labels, threshold, std))
     if kind == "class":
         share = floor(kind, [row.label for row in dev[0]], labels, "accuracy")
         metrics["commonest_class_share"] = round(share, 4)
     if test is not None:
         rows, logits = test
         entries = prediction_rows(kind, logits, rows, labels, threshold)
-        if all(row.label is not None for row in rows):
-            found = score(kind, logits, [row.label for row in rows], labels, threshold)
-            metrics["test"] = {name: round(value, 4) for name, value in found.items()}
+        known = [i for i, row in enumerate(rows) if row.label is not None]
+        if known:
+            true = [rows[i].label for i in known]
+            metrics["test"] = rounded(score(kind, logits[known], true, labels, threshold, std))
+        if 0 < len(known) < len(rows):
+            print(f"{len(rows) - len(known)} rows of the test file have no label, and no score.")
     write_predictions(folder, entries)
     write_json(folder / "metrics.json", metrics)
-    write_run_report(folder, title, args, metrics, sections)
+    unit = "nats" if kind != "regression" else "variances of the training file's numbers"
+    write_run_report(folder, title, args, metrics, sections, unit)
     print(f"Report: {folder / 'report.html'}")
 
 

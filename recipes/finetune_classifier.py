@@ -18,27 +18,17 @@ from collections import Counter
 from typing import Any, Literal
 
 import keras_bert
-from keras_bert import finetuning, recipe, remote, text_tasks
+from keras_bert import finetuning, recipe, text_tasks
 from keras_bert.data import benchmarks, tables, texts
 from keras_bert.errors import InputError
 from keras_bert.text_logits import text_logits
 from keras_bert.tokenizer_checks import check_unknown
 
 
-@dataclasses.dataclass(frozen=True)
-class Args:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Args(finetuning.Args):
     """Fine-tune BERT to classify texts."""
 
-    checkpoint: str
-    """Checkpoint to start from: a preset, or a Hugging Face, Google or KerasHub folder."""
-    train_file: str
-    """Table to train on: .tsv, .csv or .jsonl."""
-    dev_file: str
-    """Table to choose the best epoch by, and to score it on."""
-    output_dir: str
-    """Where the preset, metrics, predictions and curves go."""
-    test_file: str = ""
-    """Table to predict at the end, and to score if it has labels."""
     task: Literal["", "cola", "sst2", "tnews"] = ""
     """A benchmark whose files these are; its answers for `--test-file` go to `submission/`."""
     text_column: str = ""
@@ -61,46 +51,6 @@ class Args:
     """What is kept of texts that are too long."""
     windows: int = 0
     """Read them in windows instead, one every so many tokens, and average; 0: don't."""
-    max_sequence_length: int = 128
-    """Tokens of a text or window, [CLS] and [SEP] included."""
-    batch_size: int = 32
-    """Examples an update."""
-    epochs: int = 3
-    """Passes over the training file."""
-    learning_rate: float = 3e-5
-    """Peak rate; the paper picks the best of 5e-5, 3e-5 and 2e-5."""
-    warmup_ratio: float = 0.1
-    """Share of the updates that climb to the peak rate; then it falls to 0."""
-    weight_decay: float = 0.01
-    """Of AdamW, on all weights but biases and layer norms."""
-    layer_decay: float = 1.0
-    """What the rate is multiplied by for each layer down from the head."""
-    freeze_layers: int = 0
-    """Keep the embeddings and the lowest K layers as they are."""
-    reinitialize_layers: int = 0
-    """Draw the top K layers and the pooler anew."""
-    patience: int = 0
-    """Stop after so many epochs without a better score; 0: don't."""
-    search: bool = False
-    """Try the paper's rates, batch sizes and epochs, 18 runs, and keep the best."""
-    seeds: int = 1
-    """Runs with seeds from `--seed` on: their mean and spread are reported, the best kept."""
-    seed: int = 0
-    """For the head's initial weights, dropout and order."""
-    strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
-    """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
-    tpu: str = ""
-    """The TPU's name; empty: the one of this machine."""
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
-    """Keras's dtype policy."""
-    accumulate: int = 1
-    """Micro-batches an update on each replica: less memory, the same update."""
-    steps_per_execution: int = 1
-    """Updates a call of the compiled step: more saves time on a TPU."""
-    smoke: bool = False
-    """Try the command out: one epoch on the first rows."""
-    overwrite: bool = False
-    """Replace the run in `output_dir`."""
 
 
 def main(args: Args) -> dict[str, Any]:
@@ -121,6 +71,10 @@ def main(args: Args) -> dict[str, Any]:
         labels = tables.class_names(args.train_file, rows, args.labels)
         labels = text_tasks.order_of(labels, base, is_given=bool(args.labels))
         tables.check_labels(args.dev_file, dev, labels)
+        tables.check_labels(args.test_file, test or [], labels)
+    if args.smoke:
+        few = slice(finetuning.SMOKE_EXAMPLES)
+        rows, dev, test = rows[few], dev[few], test and test[few]
     counts = Counter(name for row in rows for name in tables.names_of(row.label)).most_common(20)
     about = f"{len(labels)} classes: {', '.join(f'{c} {n}' for c, n in counts)}" if labels else ""
     print(f"{len(rows)} texts {about}")
@@ -158,12 +112,12 @@ def main(args: Args) -> dict[str, Any]:
     def score(preset: keras_bert.Preset) -> dict[str, float]:
         logits = text_logits(preset, [row.text for row in dev]) * scale[1] + scale[0]
         threshold = text_tasks.threshold_of(kind, logits, true, labels)
-        return text_tasks.score(kind, logits, true, labels, threshold)
+        return text_tasks.score(kind, logits, true, labels, threshold, scale[1])
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     task = finetuning.Task(
-        build=lambda args: text_tasks.build(args, base, labels, settings),
+        build=lambda args: text_tasks.build(args, base, labels, settings, scale),
         batches=batches,
         num_examples=len(rows),
         loss=text_tasks.LOSSES[kind],
@@ -174,14 +128,14 @@ def main(args: Args) -> dict[str, Any]:
     best, metrics = finetuning.finetune(args, task, strategy, folder)
 
     # ---- Save ------------------------------------------------------------------
-    preset = best.preset
-    text_tasks.fold_scale(preset.model, scale)
+    text_tasks.fold_scale(best.preset.model, scale)
+    preset = finetuning.settled(best, strategy, folder)
     logits = text_logits(preset, [row.text for row in dev])
     threshold = text_tasks.threshold_of(kind, logits, true, labels)
     if kind == "labels":
         preset = dataclasses.replace(preset, settings=settings | {"threshold": threshold})
         metrics["threshold"] = threshold
-    keras_bert.save(preset, folder / "preset")
+        keras_bert.save(preset, folder / "preset")
     tested = None
     if test is not None:
         tested = test, text_logits(preset, [row.text for row in test])
@@ -193,13 +147,14 @@ def main(args: Args) -> dict[str, Any]:
     text_tasks.leave_run(
         folder,
         "Text classification",
-        args,
+        best.args,
         metrics,
         kind,
         labels,
         threshold,
         (dev, logits),
         tested,
+        scale[1],
     )
     return metrics
 
@@ -208,27 +163,29 @@ def kind_of(args: Args) -> str:
     """What the labels are: "class", "labels" or "regression"."""
     if args.multi_label and args.regression:
         raise InputError("Choose one of --multi-label and --regression.")
+    if args.task and (args.multi_label or args.regression):
+        raise InputError(f"--task {args.task} has one class a row: leave out the other flag.")
     if args.class_weights and (args.multi_label or args.regression):
         raise InputError("--class-weights needs one class a row.")
-    if args.windows < 0:
-        raise InputError(f"--windows must be at least 0. Received: {args.windows}.")
+    if not 0 <= args.windows <= args.max_sequence_length - 2:
+        raise InputError(
+            "--windows must be from 0 to --max-sequence-length less 2, or tokens would be skipped. "
+            f"Received: {args.windows}."
+        )
     return "labels" if args.multi_label else "regression" if args.regression else "class"
 
 
 def read(args: Args, path: str, kind: str, needs_labels: bool = True) -> list[tables.LabelledText]:
     """The rows of a file."""
-    path = remote.local(path)
     if args.task:
-        rows = benchmarks.read_benchmark(path, args.task, needs_labels=needs_labels)
-    else:
-        rows = tables.read_labelled_texts(
-            path,
-            tables.Columns(args.text_column, "", args.label_column),
-            kind=kind,
-            needs_labels=needs_labels,
-            separator=args.label_separator,
-        )
-    return rows[: finetuning.SMOKE_EXAMPLES] if args.smoke else rows
+        return benchmarks.read_benchmark(path, args.task, needs_labels=needs_labels)
+    return tables.read_labelled_texts(
+        path,
+        tables.Columns(args.text_column, "", args.label_column),
+        kind=kind,
+        needs_labels=needs_labels,
+        separator=args.label_separator,
+    )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from collections import Counter
 from typing import Any, Literal
 
 import keras_bert
-from keras_bert import finetuning, recipe, remote, scores, text_tasks
-from keras_bert.data import benchmarks, pairs, tables, texts
+from keras_bert import finetuning, recipe, scores, text_tasks
+from keras_bert.data import benchmarks, tables, texts
+from keras_bert.data.pairs import check_choices, multiple_choice, read_choices
 from keras_bert.data.tables import LabelledText
 from keras_bert.errors import InputError
 from keras_bert.text_logits import choice_logits, text_logits
@@ -29,20 +30,10 @@ Benchmark = Literal[
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Args:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Args(finetuning.Args):
     """Fine-tune BERT on pairs of texts."""
 
-    checkpoint: str
-    """Checkpoint to start from: a preset, or a Hugging Face, Google or KerasHub folder."""
-    train_file: str
-    """Table to train on: .tsv, .csv or .jsonl."""
-    dev_file: str
-    """Table to choose the best epoch by, and to score it on."""
-    output_dir: str
-    """Where the preset, metrics, predictions and curves go."""
-    test_file: str = ""
-    """Table to predict at the end, and to score if it has labels."""
     task: Benchmark = ""
     """A benchmark whose files these are; its answers for `--test-file` go to `submission/`."""
     text_column: str = ""
@@ -63,46 +54,6 @@ class Args:
     """Examples of rare classes weigh more, so that all classes count alike."""
     metric: Literal["", "accuracy", "f1", "f1_macro", "matthews", "pearson", "spearman"] = ""
     """Score that chooses the best epoch; empty: accuracy, or spearman of numbers."""
-    max_sequence_length: int = 128
-    """Tokens of a pair, [CLS] and [SEP] included; of the longer text, the end is cut off."""
-    batch_size: int = 32
-    """Examples an update."""
-    epochs: int = 3
-    """Passes over the training file."""
-    learning_rate: float = 3e-5
-    """Peak rate; the paper picks the best of 5e-5, 3e-5 and 2e-5."""
-    warmup_ratio: float = 0.1
-    """Share of the updates that climb to the peak rate; then it falls to 0."""
-    weight_decay: float = 0.01
-    """Of AdamW, on all weights but biases and layer norms."""
-    layer_decay: float = 1.0
-    """What the rate is multiplied by for each layer down from the head."""
-    freeze_layers: int = 0
-    """Keep the embeddings and the lowest K layers as they are."""
-    reinitialize_layers: int = 0
-    """Draw the top K layers and the pooler anew."""
-    patience: int = 0
-    """Stop after so many epochs without a better score; 0: don't."""
-    search: bool = False
-    """Try the paper's rates, batch sizes and epochs, 18 runs, and keep the best."""
-    seeds: int = 1
-    """Runs with seeds from `--seed` on: their mean and spread are reported, the best kept."""
-    seed: int = 0
-    """For the head's initial weights, dropout and order."""
-    strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
-    """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
-    tpu: str = ""
-    """The TPU's name; empty: the one of this machine."""
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
-    """Keras's dtype policy."""
-    accumulate: int = 1
-    """Micro-batches an update on each replica: less memory, the same update."""
-    steps_per_execution: int = 1
-    """Updates a call of the compiled step: more saves time on a TPU."""
-    smoke: bool = False
-    """Try the command out: one epoch on the first rows."""
-    overwrite: bool = False
-    """Replace the run in `output_dir`."""
 
 
 def main(args: Args) -> dict[str, Any]:
@@ -119,14 +70,21 @@ def main(args: Args) -> dict[str, Any]:
     rows, dev = read(args, args.train_file, kind), read(args, args.dev_file, kind)
     test = read(args, args.test_file, kind, needs_labels=False) if args.test_file else None
     labels = classes(args, kind, rows, base)
-    if labels:
-        tables.check_labels(args.dev_file, dev, labels)
+    for path, each in ((args.dev_file, dev), (args.test_file, test or [])):
+        if args.multiple_choice:
+            check_choices(path, each, len(labels))
+        if labels:
+            tables.check_labels(path, each, labels)
+    if args.smoke:
+        few = slice(finetuning.SMOKE_EXAMPLES)
+        rows, dev, test = rows[few], dev[few], test and test[few]
     counts = Counter(row.label for row in rows).most_common(20)
     about = f"{len(labels)} classes: {', '.join(f'{c} {n}' for c, n in counts)}" if labels else ""
     print(f"{len(rows)} pairs {about}")
     check_unknown(base.tokenizer, [row.text for row in rows[:2000]])
     scale = (0.0, 1.0) if labels else text_tasks.scale_of([row.label for row in rows])
     one_shape = finetuning.needs_one_shape(args, strategy)
+    parts = strategy.num_replicas_in_sync * args.accumulate
     examples = None
     if not args.multiple_choice:
         examples = texts.make_examples(
@@ -140,12 +98,13 @@ def main(args: Args) -> dict[str, Any]:
 
     def batches(args: Args) -> Any:
         if examples is None:
-            return pairs.multiple_choice(
+            return multiple_choice(
                 rows,
                 base.tokenizer,
                 args.batch_size,
                 max_sequence_length=args.max_sequence_length,
-                fixed_length=one_shape,
+                layout="fixed" if one_shape else "padded",
+                row_multiple=parts,
                 seed=args.seed,
             )
         return texts.batches(
@@ -154,23 +113,24 @@ def main(args: Args) -> dict[str, Any]:
             max_sequence_length=args.max_sequence_length,
             pad_id=base.tokenizer.pad_id,
             layout="one_shape" if one_shape else "packed",
-            row_multiple=strategy.num_replicas_in_sync * args.accumulate,
+            row_multiple=parts,
             seed=args.seed,
         )
 
     # ---- Model -----------------------------------------------------------------
     settings: dict[str, Any] = {"max_sequence_length": args.max_sequence_length}
     settings |= {"symmetric": True} if args.symmetric else {}
+    settings |= {"pair": True} if not args.multiple_choice else {}
     true = [row.label for row in dev]
 
     def build(args: Args) -> tuple[keras_bert.Preset, Any]:
         if not args.multiple_choice:
-            return text_tasks.build(args, base, labels, settings)
+            return text_tasks.build(args, base, labels, settings, scale)
         encoder = finetuning.start_encoder(args, base)
         model = keras_bert.tasks.multiple_choice(encoder)
-        return keras_bert.Preset(
-            base.config, encoder, base.tokenizer, model, settings=settings
-        ), model
+        finetuning.keep_head(args, base, model)
+        preset = keras_bert.Preset(base.config, encoder, base.tokenizer, model, settings=settings)
+        return preset, model
 
     def logits_of(preset: keras_bert.Preset, rows: list[Any]) -> Any:
         if args.multiple_choice:
@@ -179,7 +139,7 @@ def main(args: Args) -> dict[str, Any]:
 
     def score(preset: keras_bert.Preset) -> dict[str, float]:
         logits = logits_of(preset, dev) * scale[1] + scale[0]
-        return text_tasks.score(kind, logits, true, labels)
+        return text_tasks.score(kind, logits, true, labels, std=scale[1])
 
     # ---- Train -----------------------------------------------------------------
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
@@ -197,10 +157,9 @@ def main(args: Args) -> dict[str, Any]:
         metrics["untrained_cosine_spearman"] = round(untrained_spearman(base, dev), 4)
 
     # ---- Save ------------------------------------------------------------------
-    preset = best.preset
     if kind == "regression":
-        text_tasks.fold_scale(preset.model, scale)
-    keras_bert.save(preset, folder / "preset")
+        text_tasks.fold_scale(best.preset.model, scale)
+    preset = finetuning.settled(best, strategy, folder)
     tested = None
     if test is not None:
         tested = test, logits_of(preset, test)
@@ -209,10 +168,19 @@ def main(args: Args) -> dict[str, Any]:
             benchmarks.write_answers(
                 folder / "submission", args.task, test, answers, args.test_file
             )
+    dev_logits = logits_of(preset, dev)
     text_tasks.leave_run(
-        folder, "Pairs of texts", args, metrics, kind, labels, 0.5, (dev, logits_of(preset, dev)),
+        folder,
+        "Pairs of texts",
+        best.args,
+        metrics,
+        kind,
+        labels,
+        0.5,
+        (dev, dev_logits),
         tested,
-    )  # fmt: skip
+        scale[1],
+    )
     return metrics
 
 
@@ -222,11 +190,13 @@ def kind_of(args: Args) -> str:
         raise InputError(
             "--multiple-choice goes with none of --regression, --symmetric and --class-weights."
         )
-    if args.class_weights and args.regression:
+    if args.task and (args.multiple_choice or args.regression):
+        raise InputError(f"--task {args.task} says what the labels are: leave out the other flag.")
+    kind = "regression" if args.regression else "class"
+    kind = benchmarks.TASKS[args.task].kind if args.task else kind
+    if args.class_weights and kind == "regression":
         raise InputError("--class-weights needs one class a row.")
-    if args.task:
-        return benchmarks.TASKS[args.task].kind
-    return "regression" if args.regression else "class"
+    return kind
 
 
 def classes(args: Args, kind: str, rows: list[LabelledText], base: keras_bert.Preset) -> list[str]:
@@ -241,21 +211,17 @@ def classes(args: Args, kind: str, rows: list[LabelledText], base: keras_bert.Pr
 
 def read(args: Args, path: str, kind: str, needs_labels: bool = True) -> list[LabelledText]:
     """The rows of a file; of choices, `pair` is all of them."""
-    path = remote.local(path)
-    rows: list[Any]
     if args.multiple_choice:
-        rows = pairs.read_choices(path, needs_labels=needs_labels)
-    elif args.task:
-        rows = benchmarks.read_benchmark(path, args.task, needs_labels=needs_labels)
-    else:
-        rows = tables.read_labelled_texts(
-            path,
-            tables.Columns(args.text_column, args.pair_column, args.label_column),
-            kind=kind,
-            is_pair=True,
-            needs_labels=needs_labels,
-        )
-    return rows[: finetuning.SMOKE_EXAMPLES] if args.smoke else rows
+        return read_choices(path, needs_labels=needs_labels)
+    if args.task:
+        return benchmarks.read_benchmark(path, args.task, needs_labels=needs_labels)
+    return tables.read_labelled_texts(
+        path,
+        tables.Columns(args.text_column, args.pair_column, args.label_column),
+        kind=kind,
+        is_pair=True,
+        needs_labels=needs_labels,
+    )
 
 
 def untrained_spearman(base: keras_bert.Preset, rows: list[LabelledText]) -> float:

@@ -14,6 +14,7 @@ from test_recipes import run
 import keras_bert
 from keras_bert.errors import InputError
 from keras_bert.text_logits import text_logits
+from keras_bert.training.callbacks import read_history
 
 pytest.importorskip("tensorflow")
 
@@ -59,6 +60,11 @@ def work(tmp_path_factory):
     write(
         folder / "unlabelled.jsonl", [{k: p[k] for k in ("sentence1", "sentence2")} for p in pairs]
     )
+    several = [{"text": row["text"], "labels": [row["label"], "thing"][i % 3 :]}
+               for i, row in enumerate(rows[:24])]  # fmt: skip
+    write(folder / "several.jsonl", several)
+    choices = [{"context": text(2), "choices": ["cat", "tree"], "label": i % 2} for i in range(12)]
+    write(folder / "choices.jsonl", choices)
     return folder
 
 
@@ -135,7 +141,7 @@ def test_regression_on_pairs(work, tmp_path):
             output_dir=folder,
             regression=True,
             symmetric=True,
-            epochs=2,
+            epochs=1,
         ),
     )
     assert -1 <= metrics["spearman"] <= 1
@@ -148,7 +154,48 @@ def test_regression_on_pairs(work, tmp_path):
     texts, pairs = ([entry[name] for entry in entries] for name in ("text", "pair"))
     preset = keras_bert.load(folder / "preset")
     np.testing.assert_allclose(text_logits(preset, texts, pairs)[:, 0], values, rtol=1e-6)
-    assert preset.settings["symmetric"] is True
+    assert preset.settings == {"max_sequence_length": 16, "symmetric": True, "pair": True}
+    # The losses of training and of the dev file are measured alike.
+    history = read_history(folder / "history.csv")
+    assert max(history["loss"] + history["val_loss"]) < 20
+
+
+def test_several_labels_in_mixed_precision(work, tmp_path):
+    """The threshold and the predictions are those of the preset, which is in float32."""
+    folder = tmp_path / "run"
+    several = work / "several.jsonl"
+    metrics = run(
+        "finetune_classifier",
+        **arguments(work, train_file=several, dev_file=several, output_dir=folder, epochs=1,
+                    multi_label=True, precision="mixed_bfloat16"),
+    )  # fmt: skip
+    assert keras.config.dtype_policy().name == "float32"
+    preset = keras_bert.load(folder / "preset")
+    assert preset.settings["threshold"] == metrics["threshold"]
+    entries = read(folder / "predictions.json")
+    found = keras_bert.classify(preset, [entry["text"] for entry in entries])
+    for entry, each in zip(entries, found):
+        assert each.labels == tuple(entry["prediction"])
+        assert each.scores == pytest.approx(entry["scores"], abs=1e-6)
+    right = [set(entry["label"]) == set(entry["prediction"]) for entry in entries]
+    assert metrics["accuracy"] == pytest.approx(np.mean(right), abs=1e-4)
+
+
+def test_choices(work, tmp_path):
+    """From a table to a preset that `classify` takes lists of choices with."""
+    folder = tmp_path / "run"
+    choices = work / "choices.jsonl"
+    metrics = run(
+        "finetune_pairs",
+        **arguments(work, train_file=choices, dev_file=choices, test_file=choices,
+                    output_dir=folder, epochs=1, multiple_choice=True, accumulate=2),
+    )  # fmt: skip
+    assert metrics["test"]["accuracy"] == metrics["accuracy"]
+    preset = keras_bert.load(folder / "preset")
+    entries = read(folder / "predictions.json")
+    columns = [[entry[name] for entry in entries] for name in ("text", "pair")]
+    found = keras_bert.classify(preset, *columns)
+    assert [each.label for each in found] == [entry["prediction"] for entry in entries]
 
 
 def test_refused(work, tmp_path):
@@ -161,7 +208,26 @@ def test_refused(work, tmp_path):
     bad = tmp_path / "bad.jsonl"
     write(bad, [{"label": "animal", "text": "a"}, {"label": "stone", "text": "b"}])
     assert "bad.jsonl, line 2: the label 'stone'" in sentence("finetune_classifier", dev_file=bad)
-    assert "--labels" not in sentence("finetune_classifier", labels=("animal", "stone"))
+    assert "bad.jsonl, line 2: the label 'stone'" in sentence("finetune_classifier", test_file=bad)
+    # Classes are those of the whole file, though few rows are tried.
+    assert "bad.jsonl, line 2" in sentence("finetune_classifier", dev_file=bad, smoke=True)
+    assert "the label 'plant' isn't among the classes (animal, stone)" in sentence(
+        "finetune_classifier", labels=("animal", "stone")
+    )
+    assert "--windows must be from 0" in sentence("finetune_classifier", windows=15)
+    assert "--task cola has one class a row" in sentence(
+        "finetune_classifier", task="cola", regression=True
+    )
+    assert "--class-weights needs one class" in sentence(
+        "finetune_pairs", task="stsb", class_weights=True
+    )
+    assert "--task rte says what" in sentence("finetune_pairs", task="rte", multiple_choice=True)
+    three = tmp_path / "three.jsonl"
+    write(three, [{"context": "a", "choices": ["b", "c", "d"], "label": 0}])
+    choices = {"train_file": work / "choices.jsonl", "dev_file": work / "choices.jsonl"}
+    assert "three.jsonl, line 1: 3 choices, and 2 in the training file" in sentence(
+        "finetune_pairs", **choices | {"test_file": three}, multiple_choice=True
+    )
     assert "Choose one of --multi-label" in sentence(
         "finetune_classifier", multi_label=True, regression=True
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -66,9 +68,12 @@ def arguments(work, **changes):
 
 @pytest.fixture(scope="module")
 def trained(work):
+    """A run in float16, where -1e9 is no number: the loss must be one all the same."""
     metrics = run("finetune_squad", **arguments(work, epochs=5, test_file=work / "test.json",
+                                                precision="mixed_float16",
                                                 output_dir=work / "run"))  # fmt: skip
-    return work / "run", metrics
+    yield work / "run", metrics
+    keras.config.set_dtype_policy("float32")
 
 
 def read(path):
@@ -77,6 +82,9 @@ def read(path):
 
 def test_a_run(trained, work):
     folder, metrics = trained
+    assert keras.config.dtype_policy().name == "float32"
+    history = (folder / "history.csv").read_text(encoding="utf-8")
+    assert "nan" not in history and "inf" not in history
     assert metrics["answerable_f1"] > 0.5 and metrics["f1"] > metrics["no_answer_share"]
     assert metrics["no_answer_average_precision"] > metrics["no_answer_share"] > 0
     assert metrics.keys() >= {"exact_match", "train_seconds", "examples_per_second"}
@@ -87,7 +95,7 @@ def test_a_run(trained, work):
                         "no_answer_threshold": metrics["no_answer_threshold"]}  # fmt: skip
     contexts = {
         paragraph["qas"][0]["id"]: paragraph["context"]
-        for paragraph in read(work / "dev.json")["data"][0]["paragraphs"]
+        for paragraph in read(work / "test.json")["data"][0]["paragraphs"]
     }
     answers, odds = read(folder / "answers.json"), read(folder / "null_odds.json")
     for name, spans in read(folder / "nbest.json").items():
@@ -107,26 +115,54 @@ def test_a_new_process_gives_the_runs_predictions(trained, work):
     code = """
 import json, sys, keras_bert
 from keras_bert.data.questions import read_questions
-run, dev = sys.argv[1:]
-rows = read_questions(dev)
+run, test = sys.argv[1:]
+rows = read_questions(test)
 found = keras_bert.answer(keras_bert.load(run + "/preset"), [row.question for row in rows],
                           [row.context for row in rows])
 answers = json.load(open(run + "/answers.json", encoding="utf-8"))
-assert {row.id: each.answer for row, each in zip(rows, found)} == answers and len(answers) == 16
+assert {row.id: each.answer for row, each in zip(rows, found)} == answers and len(answers) == 8
 """
-    command = [sys.executable, "-c", code, str(folder), str(work / "dev.json")]
+    command = [sys.executable, "-c", code, str(folder), str(work / "test.json")]
     subprocess.run(command, check=True)
 
 
+def test_settings_that_hugging_face_has_no_word_for(trained, tmp_path):
+    preset = keras_bert.load(trained[0] / "preset")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        keras_bert.save(preset, tmp_path / "other", format="huggingface")
+    names = "stride, max_answer_length, no_answer_threshold"
+    [message] = [str(x.message) for x in found if issubclass(x.category, UserWarning)]
+    assert f"has no word for the settings {names}:" in message
+
+
 def test_chinese_and_always_an_answer(work, tmp_path, capsys):
-    metrics = run("finetune_squad", **arguments(work, dev_file=work / "chinese.json"),
+    """And a head that goes on, and a test file without answers."""
+    base = keras_bert.load(work / "base")
+    model = keras_bert.tasks.span_classifier(base.encoder)
+    base = dataclasses.replace(base, model=model)
+    keras_bert.save(base, tmp_path / "base")
+    asked = read(work / "test.json")
+    for paragraph in asked["data"][0]["paragraphs"]:
+        del paragraph["qas"][0]["answers"]
+    (tmp_path / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    metrics = run("finetune_squad", **arguments(work, dev_file=work / "chinese.json",
+                                                checkpoint=tmp_path / "base", learning_rate=0.0,
+                                                test_file=tmp_path / "asked.json"),
                   output_dir=tmp_path / "run", smoke=True)  # fmt: skip
     assert "by the rules of CMRC 2018" in capsys.readouterr().out
     assert 0 <= metrics["f1"] <= 1
     # The dev file's questions have answers all: there's no threshold to tune.
     assert metrics.keys() & {"no_answer_threshold", "no_answer_share"} == set()
-    assert "no_answer_threshold" not in keras_bert.load(tmp_path / "run" / "preset").settings
-    assert all(read(tmp_path / "run" / "answers.json").values())
+    preset = keras_bert.load(tmp_path / "run" / "preset")
+    assert "no_answer_threshold" not in preset.settings
+    kept, trained = (each.model.get_layer("span").get_weights() for each in (base, preset))
+    np.testing.assert_array_equal(kept[0], trained[0])
+    answers = read(tmp_path / "run" / "answers.json")
+    assert all(answers.values()) and len(answers) == 8 and "test" not in metrics
+    rows = read(tmp_path / "run" / "predictions.json")
+    assert {row["id"]: row["answer"] for row in rows} == answers
+    assert rows[0].keys() == {"id", "question", "answer", "start", "end", "score"}
 
 
 def test_refused_before_training(work, tmp_path):

@@ -1,18 +1,17 @@
-"""The tagger's recipe as a user runs it, and its preset in a process of its own."""
+"""The tagger's recipe as a user runs it, and the preset that it leaves."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
-from test_recipes import run
+from test_recipes import load_recipe, run
 
 import keras_bert
-from keras_bert.data.tagged_words import read_tagged_sentences
+from keras_bert.data.tagged_words import TaggedSentence, read_tagged_sentences
 from keras_bert.errors import InputError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -67,6 +66,16 @@ def trained(work):
     return work / "run", metrics
 
 
+def check_predictions(folder, count):
+    """What the saved preset tags is what the run left."""
+    preset = keras_bert.load(folder / "preset")
+    rows = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
+    tags = keras_bert.tag(preset, [row["words"] for row in rows])
+    assert [list(each.tags) for each in tags] == [row["predicted"] for row in rows]
+    assert len(rows) == count
+    return preset, rows
+
+
 def test_a_run(trained, work):
     folder, metrics = trained
     assert metrics["entity_f1"] > 0.5
@@ -77,54 +86,83 @@ def test_a_run(trained, work):
     assert stored == metrics
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Entities" in page and "Most confident errors" in page and "seqeval" in page
-    # Words in, words out.
+    # Words in, words out; of the test file, where there's one.
     written = read_tagged_sentences(folder / "predictions.conll", tag_column=2)
     assert [row[:2] for row in written] == [
-        row[:2] for row in read_tagged_sentences(work / "dev.conll")
+        row[:2] for row in read_tagged_sentences(work / "test.conll")
     ]
+    preset, _ = check_predictions(folder, 6)
+    assert preset.labels == ("B-PER", "I-PER", "O")
 
 
-def test_a_new_process_gives_the_runs_predictions(trained):
-    folder, _ = trained
-    code = """
-import json, sys, keras_bert
-preset = keras_bert.load(sys.argv[1] + "/preset")
-rows = json.load(open(sys.argv[1] + "/predictions.json", encoding="utf-8"))
-tags = keras_bert.tag(preset, [row["words"] for row in rows])
-assert [list(each.tags) for each in tags] == [row["predicted"] for row in rows]
-assert len(rows) == 12 and preset.labels == ("B-PER", "I-PER", "O")
-"""
-    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
-
-
-def test_a_crf(work, tmp_path):
+def test_a_crf_and_a_test_file_of_words(work, tmp_path):
+    text = (work / "test.conll").read_text(encoding="utf-8")
+    words = "".join(f"{line.partition(chr(9))[0]}\n" for line in text.split("\n"))
+    (tmp_path / "words.txt").write_text(words, encoding="utf-8")
     metrics = run("finetune_tagger", **arguments(work, epochs=5, crf=True,
+                                                 test_file=tmp_path / "words.txt",
                                                  output_dir=tmp_path / "run"))  # fmt: skip
-    assert metrics["entity_f1"] > 0.5
-    preset = keras_bert.load(tmp_path / "run" / "preset")
-    rows = json.loads((tmp_path / "run" / "predictions.json").read_text(encoding="utf-8"))
-    tags = keras_bert.tag(preset, [row["words"] for row in rows])
-    assert [list(each.tags) for each in tags] == [row["predicted"] for row in rows]
+    assert metrics["entity_f1"] > 0.5 and "test" not in metrics
+    preset, rows = check_predictions(tmp_path / "run", 6)
+    assert rows[0].keys() == {"line", "words", "predicted"}
+    written = read_tagged_sentences(tmp_path / "run" / "predictions.conll")
+    assert [list(row.tags) for row in written] == [row["predicted"] for row in rows]
     assert preset.model.get_layer("crf").transitions.shape == (4, 3)
     with pytest.raises(InputError, match="huggingface has no word for a CRF"):
         keras_bert.save(preset, tmp_path / "other", format="huggingface")
 
 
-def test_parts_of_speech(work, tmp_path):
+def test_parts_of_speech_on_a_trained_head(work, tmp_path, monkeypatch):
+    """The head of the same tags goes on, in its order; `--smoke` knows tags of later rows."""
     for name in ("train", "dev"):
         text = (work / f"{name}.conll").read_text(encoding="utf-8")
         text = text.replace("B-PER", "NAME").replace("I-PER", "NAME").replace("\tO", "\tWORD")
-        (tmp_path / f"{name}.conll").write_text(text, encoding="utf-8")
+        (tmp_path / f"{name}.conll").write_text(f"a\tWORD\n\n{text}", encoding="utf-8")
+    monkeypatch.setattr("keras_bert.finetuning.SMOKE_EXAMPLES", 1)
+    base = keras_bert.load(work / "base")
+    model = keras_bert.tasks.token_classifier(base.encoder, 2)
+    base = dataclasses.replace(base, model=model, labels=("WORD", "NAME"))
+    keras_bert.save(base, tmp_path / "base")
     metrics = run(
         "finetune_tagger",
-        **arguments(work, train_file=tmp_path / "train.conll", dev_file=tmp_path / "dev.conll"),
+        **arguments(work, train_file=tmp_path / "train.conll", dev_file=tmp_path / "dev.conll",
+                    checkpoint=tmp_path / "base", learning_rate=0.0),
         output_dir=tmp_path / "run",
         smoke=True,
-    )
-    assert "entity_f1" not in metrics and 0 < metrics["accuracy"] <= 1
-    rows = json.loads((tmp_path / "run" / "predictions.json").read_text(encoding="utf-8"))
-    assert len(rows) == 12 and all(len(row["words"]) == len(row["predicted"]) for row in rows)
+    )  # fmt: skip
+    assert "entity_f1" not in metrics and 0 <= metrics["accuracy"] <= 1
+    preset, rows = check_predictions(tmp_path / "run", 1)
+    assert preset.labels == ("WORD", "NAME") and rows[0]["tags"] == ["WORD"]
+    kept, trained = (each.model.get_layer("labels").get_weights() for each in (base, preset))
+    np.testing.assert_array_equal(kept[0], trained[0])
     assert "Tags" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_schemes():
+    recipe = load_recipe("finetune_tagger")
+
+    def found(tags):
+        rows = [TaggedSentence(("w",) * len(row.split()), tuple(row.split()), 1) for row in tags]
+        labels = {tag for row in rows for tag in row.tags}
+        scheme = recipe.scheme_of(rows, labels)
+        predicted = [recipe.Tagged(list(row.tags), []) for row in rows]
+        return scheme, recipe.scores(rows, predicted, scheme)
+
+    assert found(["a b"]) == ("", {"accuracy": 1})
+    for tags, strict in ((["B-x I-x O"], True), (["S-x O B-x E-x"], True), (["I-x O", "x"], False),
+                         (["I-x I-x B-x O", "I-x"], False)):  # fmt: skip
+        scheme, scores = found(tags)
+        assert scheme == ("strict" if strict else "entities")
+        assert scores["entity_f1"] == 1 and scores.get("strict_entity_f1") == (strict or None)
+
+
+def test_tags_that_training_has_not(work, tmp_path):
+    recipe = load_recipe("finetune_tagger")
+    rows = [TaggedSentence(("a", "b"), ("B-x", "O"), 1)]
+    with pytest.warns(UserWarning, match=r"dev: 1 tags don't occur .*: B-x 1\.$"):
+        recipe.check_tags("dev", rows, ("B-y", "O"))
+    with pytest.raises(InputError, match=r"dev: none of its tags occurs .* as 'B-x' doesn't"):
+        recipe.check_tags("dev", rows, ("NOUN", "VERB"))
 
 
 def test_refused_before_training(work, tmp_path):

@@ -16,30 +16,16 @@ LETTERS = [f"{mark}{letter}" for letter in "abcdefgh" for mark in ("", "##")]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 
 
-@dataclasses.dataclass(frozen=True)
-class Args:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Args(finetuning.Args):
     checkpoint: str = "base"
+    train_file: str = ""
+    dev_file: str = ""
     output_dir: str = ""
     max_sequence_length: int = 8
     batch_size: int = 4
     epochs: int = 2
     learning_rate: float = 1e-3
-    warmup_ratio: float = 0.1
-    weight_decay: float = 0.01
-    layer_decay: float = 1.0
-    freeze_layers: int = 0
-    reinitialize_layers: int = 0
-    patience: int = 0
-    seed: int = 0
-    seeds: int = 1
-    search: bool = False
-    strategy: str = "one"
-    tpu: str = ""
-    precision: str = "float32"
-    accumulate: int = 1
-    steps_per_execution: int = 1
-    smoke: bool = False
-    overwrite: bool = False
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +97,26 @@ def finetune(args, task, folder):
 
 
 def test_best_epoch_comes_back(base, tmp_path):
-    """Weights and scores are those of the epoch with the best score; NaN is the worst."""
+    """Weights and scores are those of the epoch with the best score; NaN is the worst.
+
+    Frozen layers stay as they are.
+    """
     kept = []
 
     def score(preset):
         kept.append(preset.model.get_weights())
         return {"accuracy": [math.nan, 0.5, 0.75, 0.75, 0.25][len(kept) - 1]}
 
-    run, metrics = finetune(Args(epochs=5), task(base, score=score), tmp_path)
+    run, metrics = finetune(Args(epochs=5, freeze_layers=1), task(base, score=score), tmp_path)
     assert (run.best_epoch, metrics["best_epoch"], metrics["accuracy"]) == (3, 3, 0.75)
     for ours, theirs in zip(run.preset.model.get_weights(), kept[2]):
         np.testing.assert_array_equal(ours, theirs)
-    assert not np.array_equal(kept[2][0], kept[4][0])
+    assert not np.array_equal(kept[2][-1], kept[4][-1])
+    before = {weight.path: values(weight) for weight in base.encoder.weights}
+    frozen = ("token_", "position_", "segment_", "embedding_", "block_0/")
+    for weight in run.preset.encoder.weights:
+        same = np.array_equal(values(weight), before[weight.path])
+        assert same == weight.path.startswith(frozen), weight.path
     history = (tmp_path / "history.csv").read_text(encoding="utf-8")
     assert "val_accuracy" in history.split("\n")[0]
     assert "seeds" not in metrics
@@ -163,7 +157,7 @@ def scripted(base, monkeypatch):
             scores = {"accuracy": next(given), "loss": 1.0}
             return finetuning.Run(args, base, scores, 2, 4.0, 4.0, folder)
 
-        monkeypatch.setattr(finetuning, "one_run", one_run)
+        monkeypatch.setattr(finetuning.runs, "one_run", one_run)
 
     return use
 
@@ -181,6 +175,76 @@ def test_seeds(base, tmp_path, capsys, scripted):
     assert "the run with seed 2 learned nothing" in capsys.readouterr().out
     assert (run.args.seed, run.folder) == (1, tmp_path / "runs" / "seed-1")
     assert (tmp_path / "history.csv").read_text(encoding="utf-8") == HISTORY
+
+
+def test_a_seed_that_diverges(base, tmp_path, capsys, scripted):
+    """No mean, no NaN in a file, and another run is the best; where all diverge, there's none."""
+    scripted(math.nan, 0.9)
+    run, metrics = finetune(Args(seeds=2), task(base, floor=0.5), tmp_path)
+    assert (run.args.seed, metrics["best_epoch"]) == (1, 2)
+    assert (metrics["accuracy"], metrics["std"]["accuracy"]) == (None, None)
+    assert (metrics["loss"], metrics["std"]["loss"]) == (1.0, 0.0)
+    assert [each["accuracy"] for each in metrics["seeds"]] == [None, 0.9]
+    assert [each["degenerate"] for each in metrics["seeds"]] == [True, False]
+    json.dumps(metrics, allow_nan=False)
+    assert "the run with seed 0 diverged" in capsys.readouterr().out
+    finetuning.write_run_report(tmp_path, "A run", run.args, metrics)
+    scripted(math.nan, math.nan)
+    with pytest.raises(InputError, match=r"Training diverged.* Received: 0.001 and 4"):
+        finetune(Args(seeds=2), task(base), tmp_path)
+
+
+def test_weights_that_are_no_numbers():
+    """NaN logits name class 0 always, which may be right often: they score nothing."""
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.build((1, 1))
+    callback = finetuning.BestEpoch(lambda: {"f1": 0.5, "loss": 1.0}, "f1")
+    callback.set_model(model)
+    model.stop_training = False
+    callback.on_epoch_end(0, {})
+    before = model.get_weights()
+    model.set_weights([weight * np.nan for weight in before])
+    logs = {}
+    callback.on_epoch_end(1, logs)
+    assert model.stop_training
+    assert np.isnan([logs["val_f1"], logs["val_loss"]]).all()
+    callback.on_train_end()
+    assert callback.scores == {"f1": 0.5, "loss": 1.0}
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+
+
+def test_a_preset_is_settled_in_float32(base, tmp_path):
+    strategy = keras_bert.training.strategy()
+    try:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        preset, _ = task(base).build(Args())
+        run = finetuning.Run(Args(), preset, {}, 1, 1.0, 1.0, tmp_path)
+        settled = finetuning.settled(run, strategy, tmp_path)
+        assert keras.config.dtype_policy().name == "float32"
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert settled.model.get_layer("block_0").dtype_policy.name == "float32"
+    for ours, theirs in zip(settled.model.get_weights(), preset.model.get_weights()):
+        np.testing.assert_array_equal(ours, theirs)
+    again = finetuning.settled(dataclasses.replace(run, preset=settled), strategy, tmp_path)
+    assert again is settled
+
+
+@pytest.mark.parametrize("name", ["span_classifier", "token_classifier", "multiple_choice"])
+def test_a_head_is_kept(base, name):
+    build = getattr(keras_bert.tasks, name)
+    options = {"num_classes": 2} if name == "token_classifier" else {}
+    labels = ("O", "X") if options else ()
+    own = build(finetuning.start_encoder(Args(), base), **options)
+    preset = dataclasses.replace(base, model=own, labels=labels)
+    model = build(finetuning.start_encoder(Args(), base), **options)
+    assert not finetuning.keep_head(Args(reinitialize_layers=1), preset, model, labels)
+    assert not finetuning.keep_head(Args(), preset, model, ("a", "b", "c"))
+    assert not finetuning.keep_head(Args(), base, model, labels)
+    assert finetuning.keep_head(Args(), preset, model, labels)
+    head = {weight.path: values(weight) for weight in own.weights}
+    for weight in model.weights:
+        np.testing.assert_array_equal(values(weight), head[weight.path])
 
 
 def test_search_chooses_by_the_dev_score(base, tmp_path, scripted):
@@ -207,20 +271,14 @@ def test_report_has_seeds_and_curves(base, tmp_path, scripted):
         assert text in page
 
 
-def test_frozen_and_reinitialised_layers(base, tmp_path):
-    """The lowest stay as they are in training; the top ones are drawn anew."""
-    args = Args(freeze_layers=1, reinitialize_layers=1)
+def test_reinitialised_layers(base):
+    """The top ones are drawn anew; with them the pooler."""
     keras.utils.set_random_seed(1)
-    encoder = finetuning.start_encoder(args, base)
+    encoder = finetuning.start_encoder(Args(freeze_layers=1, reinitialize_layers=1), base)
     before = {weight.path: values(weight) for weight in base.encoder.weights}
     for weight in encoder.weights:
         anew = weight.path.startswith(("block_1/", "pooler")) and weight.path.endswith("kernel")
         assert np.array_equal(values(weight), before[weight.path]) != anew, weight.path
-    run, _ = finetune(args, task(base), tmp_path)
-    frozen = ("token_", "position_", "segment_", "embedding_", "block_0/")
-    for weight in run.preset.encoder.weights:
-        same = np.array_equal(values(weight), before[weight.path])
-        assert same == weight.path.startswith(frozen), weight.path
 
 
 def test_flags_are_checked(base, tmp_path):
@@ -241,9 +299,9 @@ def test_flags_are_checked(base, tmp_path):
 
 
 def test_predictions_are_a_table_and_json(tmp_path):
-    rows = [{"text": "a\tb\nc", "label": "x", "scores": {"x": 0.5}}, {"text": "文", "label": None,
-            "scores": {}}]  # fmt: skip
+    rows = [{"text": "a\tb\nc", "scores": {"x": 0.5}}, {"text": "文", "label": "x", "scores": {}},
+            {"text": "d", "label": None, "scores": {}}]  # fmt: skip
     finetuning.write_predictions(tmp_path, rows)
     table = (tmp_path / "predictions.tsv").read_text(encoding="utf-8")
-    assert table == 'text\tlabel\tscores\na b c\tx\t{"x": 0.5}\n文\t\t{}\n'
+    assert table == 'text\tscores\tlabel\na b c\t{"x": 0.5}\t\n文\t{}\tx\nd\t{}\t\n'
     assert json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8")) == rows

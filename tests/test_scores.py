@@ -40,6 +40,11 @@ def test_against_scikit_learn_and_scipy():
     assert scores.spearman(x, y) == pytest.approx(0.6766877884330704)
 
 
+def test_a_class_that_is_nowhere_has_no_f1():
+    assert scores.macro_f1([0, 0, 1], [0, 0, 1], range(3)) == 1
+    assert scores.macro_f1([0, 0, 1], [0, 0, 2], range(3)) == pytest.approx(1 / 3)
+
+
 def test_several_labels():
     true = np.array([[1, 0], [1, 1], [0, 0]], bool)
     predicted = np.array([[1, 0], [0, 1], [0, 1]], bool)

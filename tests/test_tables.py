@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from keras_bert.data import benchmarks, pairs, tables
+from keras_bert.data import benchmarks, tables
+from keras_bert.data.pairs import check_choices, read_choices
 from keras_bert.data.tables import Columns, LabelledText, read_labelled_texts
 from keras_bert.errors import InputError
 
@@ -66,9 +67,16 @@ def test_json_lines(file):
 def test_usual_names_of_pairs(file, names):
     columns = Columns(pair="pair") if "PAIR" in names else Columns()
     path = file("a.tsv", f"index\t{names}\n5\tone\ttwo\tyes\n6\tthree\tfour\t-\n")
-    assert read_labelled_texts(path, columns, is_pair=True) == [
-        LabelledText("yes", "one", 2, "two", "5")
-    ]
+    first = LabelledText("yes", "one", 2, "two", "5")
+    with pytest.warns(UserWarning, match="left out 1 rows labelled '-', the first in line 3"):
+        assert read_labelled_texts(path, columns, is_pair=True) == [first]
+    assert read_labelled_texts(path, columns, is_pair=True, needs_labels=False) == [
+        first, LabelledText(None, "three", 3, "four", "6"),
+    ]  # fmt: skip
+
+
+def test_a_class_may_be_a_dash(file):
+    assert rows(file("a.tsv", "label\ttext\n-\tone\n+\ttwo\n")) == [("-", "one"), ("+", "two")]
 
 
 def test_files_without_names(file):
@@ -96,6 +104,15 @@ def test_a_file_without_labels(file):
     ]
     hidden = file("b.tsv", "text\tlabel\none\t-1\ntwo\t-1\n")
     assert rows(hidden, needs_labels=False) == [(None, "one"), (None, "two")]
+    assert rows(hidden, kind="labels", needs_labels=False) == [(None, "one"), (None, "two")]
+    empty = file("c.tsv", "text\tlabel\none\t\ntwo\t\n")
+    assert rows(empty, kind="labels", needs_labels=False) == [(None, "one"), (None, "two")]
+    # The column of the training file's labels isn't here: another one isn't taken for it.
+    other = file("d.tsv", "text\tscore\none\t5\n")
+    assert rows(other, Columns(label="stars"), needs_labels=False) == [(None, "one")]
+    assert rows(file("e.tsv", "one\n"), Columns("1", "", "2"), needs_labels=False) == [
+        (None, "one")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +124,9 @@ def test_a_file_without_labels(file):
         ("a.tsv", "text\tword\nx\ty\n", "line 1: found no column for the label"),
         ("a.tsv", "label\tscore\ttext\nx\ty\tz\n", "line 1: the label may be label or score"),
         ("a.tsv", "label\ttext\nx\n", "line 2: expected at least 2 columns"),
+        ("a.tsv", "label\ttext\nx\ty\tz\n", "line 2: 3 columns, and 2 in the first line"),
+        ("a.csv", "label,text\nx,y\rz\n", "line 2: a carriage return without a line feed"),
+        ("a.csv", f"label,text\nx,{'y' * 140000}\n", "line 2: a cell of more than 131072"),
         ("a.tsv", "label\ttext\n\ty\n", "line 2: the label is empty"),
         ("a.tsv", "label\ttext\n", "holds no rows"),
         ("a.tsv", "", "holds no rows"),
@@ -137,6 +157,12 @@ def test_refused(file, name, content, sentence):
 def test_refused_columns_and_numbers(file):
     path = file("a.tsv", "label\ttext\nhigh\tone\n")
     assert "there's no column 'body'" in refused(read_labelled_texts, path, Columns(text="body"))
+    for number in ("0", "3"):
+        assert "--label-column must be a name or a number from 1 to 2" in refused(
+            read_labelled_texts, path, Columns("1", "", number)
+        )
+    named = file("b.csv", "2,1\none,x\ntwo,y\n")  # names that are numbers
+    assert rows(named, Columns("2", "", "1")) == [("x", "one"), ("y", "two")]
     assert "line 2: the label must be a number" in refused(
         read_labelled_texts, path, kind="regression"
     )
@@ -217,18 +243,22 @@ def test_answers_for_a_server(tmp_path, name, test_file, predicted, answers, con
 
 def test_choices(file):
     swag = file("swag.csv", "sent1,sent2,ending0,ending1,label\nHe sat.,He,ran.,read.,1\n")
-    [row] = pairs.read_choices(swag)
+    [row] = read_choices(swag)
     assert (row.label, row.text, row.pair) == ("1", "He sat.", ("He ran.", "He read."))
     listed = file("a.jsonl", '{"question": "Why?", "choices": ["a", "b", "c"]}')
-    [row] = pairs.read_choices(listed, needs_labels=False)
+    [row] = read_choices(listed, needs_labels=False)
     assert (row.label, row.pair) == (None, ("a", "b", "c"))
+    check_choices(listed, [row], 3)
+    assert "a.jsonl, line 1: 3 choices, and 4 in the training file" in refused(
+        check_choices, listed, [row], 4
+    )
     bad = file("b.csv", "context,choice1,choice2,label\na,b,c,2\n")
     assert "b.csv, line 2: the label must be the number of a choice, from 0 to 1" in refused(
-        pairs.read_choices, bad
+        read_choices, bad
     )
     assert "line 2: 2 choices, and 1 in line 1" in refused(
-        pairs.read_choices,
+        read_choices,
         file("c.jsonl", '{"text": "a", "choices": ["b"], "label": 0}\n'
              '{"text": "a", "choices": ["b", "c"], "label": 0}'),
     )  # fmt: skip
-    assert "expected columns such as" in refused(pairs.read_choices, file("d.csv", "a,b\nc,d\n"))
+    assert "expected columns such as" in refused(read_choices, file("d.csv", "a,b\nc,d\n"))

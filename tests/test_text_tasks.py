@@ -8,6 +8,7 @@ import pytest
 
 import keras_bert
 from keras_bert import text_tasks
+from keras_bert.data.tables import LabelledText
 from keras_bert.errors import InputError
 from keras_bert.long_texts import encode_text
 from keras_bert.text_logits import choice_logits, text_logits
@@ -116,6 +117,45 @@ def test_choices_are_scored_as_the_model_does(base):
     np.testing.assert_allclose(choice_logits(preset, texts, choices), expected, atol=1e-5)
 
 
+def test_choices_are_classified(base):
+    encoder = keras_bert.bert(base.config)
+    model = keras_bert.tasks.multiple_choice(encoder)
+    preset = keras_bert.Preset(base.config, encoder, base.tokenizer, model)
+    texts, choices = ["w1", "w2"], [["w3", "w4 w5"], ["w6", "w7"]]
+    found = keras_bert.classify(preset, texts, choices)
+    for values, each in zip(choice_logits(preset, texts, choices), found):
+        assert each.scores == pytest.approx(dict(zip("01", softmax(values))), abs=1e-6)
+        assert each.label == str(values.argmax())
+    assert keras_bert.classify(preset, "w1", choices[0]) == found[0]
+    with pytest.raises(ValueError, match=r"all as long\. Received: 2 lists of 1, 2 for 2"):
+        keras_bert.classify(preset, texts, [["w3"], ["w4", "w5"]])
+
+
+def test_a_head_of_the_same_task_is_kept(base):
+    """Of the same classes, or of a regression, which predicts the same numbers as before."""
+    first, _ = classifier(base, labels=())
+    text_tasks.fold_scale(first.model, (2000.0, 500.0))
+    scale = (1000.0, 250.0)
+    second, _ = text_tasks.build(Args(), first, (), first.settings, scale)
+    standardised = (text_logits(first, TEXTS) - scale[0]) / scale[1]
+    np.testing.assert_allclose(text_logits(second, TEXTS), standardised, atol=1e-4)
+
+    first, _ = classifier(base)
+    second, _ = text_tasks.build(Args(), first, ("a", "b"), first.settings)
+    np.testing.assert_allclose(text_logits(second, TEXTS), text_logits(first, TEXTS), atol=1e-6)
+    kernels = []
+    for args, labels in ((Args(), ("b", "a")), (Args(reinitialize_layers=1), ("a", "b"))):
+        other, _ = text_tasks.build(args, first, labels, first.settings)
+        kernels.append(other.model.get_layer("label").get_weights()[0])
+    tagger = keras_bert.tasks.token_classifier(first.encoder, 2)
+    tagger = dataclasses.replace(first, model=tagger, labels=("a", "b"))
+    other, _ = text_tasks.build(Args(), tagger, ("a", "b"), first.settings)
+    kernels.append(other.model.get_layer("label").get_weights()[0])
+    own = [layer.get_weights()[0] for layer in (first.model.get_layer("label"),
+                                                tagger.model.get_layer("labels"))]  # fmt: skip
+    assert not any(np.array_equal(kernel, each) for kernel in kernels for each in own)
+
+
 def test_targets_are_folded_in(base):
     """What was trained on (y - mean) / std predicts y."""
     preset, _ = classifier(base, labels=())
@@ -156,10 +196,47 @@ def test_scores_of_each_kind():
     assert set(several) == {*text_tasks.SCORES["labels"], "loss"}
     numbers = text_tasks.score("regression", logits[:, :1], [2.0, 0.0, 0.0, 3.0])
     assert numbers == pytest.approx({"pearson": 1.0, "spearman": 1.0, "loss": 0.0})
+    wide = text_tasks.score("regression", logits[:, :1], [2.0, 0.0, 0.0, 5.0], std=2.0)
+    assert wide["loss"] == pytest.approx(0.25)
     assert text_tasks.floor("class", ["no", "yes", "no"], ["no", "yes"], "accuracy") == 2 / 3
     assert text_tasks.floor("class", ["no", "yes", "no"], ["no", "yes"], "f1") == 0.5
     assert text_tasks.floor("class", ["no", "yes", "no"], ["no", "yes"], "matthews") == 0
     assert text_tasks.floor("regression", [1.0], [], "spearman") == 0
+
+
+@pytest.mark.parametrize("metric", text_tasks.SCORES["class"])
+@pytest.mark.parametrize("labels", ["ab", "abcd"])
+def test_floor_of_classes(metric, labels):
+    """The best of the scores of each class as the answer to everything."""
+    true = ["a", "b", "b", "a", "b", *("c" for _ in labels[3:])]
+    found = [
+        text_tasks.score("class", np.tile(row, (len(true), 1)), true, labels)[metric]
+        for row in np.eye(len(labels))
+    ]
+    assert text_tasks.floor("class", true, labels, metric) == pytest.approx(max(found))
+
+
+@pytest.mark.parametrize("metric", text_tasks.SCORES["labels"])
+def test_floor_of_several_labels(metric):
+    """The best of the scores of every set of labels as the answer to everything."""
+    true = [("a", "b"), ("a",), ("a", "c"), (), ("a", "b")]
+    sets = [np.array(each) * 20.0 - 10.0 for each in np.ndindex(2, 2, 2)]
+    found = [text_tasks.score("labels", np.tile(row, (5, 1)), true, "abc")[metric] for row in sets]
+    assert text_tasks.floor("labels", true, "abc", metric) == pytest.approx(max(found))
+
+
+def test_a_test_file_may_have_labels_in_some_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_tasks, "write_run_report", lambda *args: None)
+    rows = [LabelledText("a", "one", 1), LabelledText(None, "two", 2), LabelledText("b", "x", 3)]
+    logits, metrics = np.array([[2.0, 0.0]] * 3), {"accuracy": 0.0, "seeds": []}
+    text_tasks.leave_run(
+        tmp_path, "", None, metrics, "class", ["a", "b"], 0.5, (rows[::2], logits[::2]),
+        (rows, logits),
+    )  # fmt: skip
+    assert metrics["test"]["accuracy"] == 0.5
+    table = (tmp_path / "predictions.tsv").read_text(encoding="utf-8").split("\n")
+    assert table[0] == "name\ttext\tlabel\tprediction\tscore\tscores"
+    assert table[2].startswith("\ttwo\t\ta\t")
 
 
 def test_metrics_that_a_kind_has():

@@ -8,7 +8,8 @@ pytest.importorskip("tensorflow")
 
 import keras_bert
 from keras_bert import long_texts
-from keras_bert.data import fitting, pairs, texts
+from keras_bert.data import fitting, texts
+from keras_bert.data.pairs import multiple_choice, pairs
 from keras_bert.data.tables import LabelledText, read_labelled_texts
 from keras_bert.errors import InputError
 
@@ -68,6 +69,7 @@ def test_long_texts():
     assert shown("", 10, "head", 4) == [[]]
     windows = shown(words(20), 10, "head", 5)
     assert [window[0] for window in windows] == [0, 5, 10, 12]
+    assert [window[0] for window in shown(words(20), 10, "head", 50)] == [0, 8, 12]  # none skipped
     assert windows[-1] == [*range(12, 20)]
     with pytest.raises(ValueError, match="`truncate` must be one of"):
         shown("w0", 10, "middle")
@@ -164,12 +166,16 @@ def test_padded_batches():
     with pytest.raises(InputError, match="line 1: the label 'b'"):
         texts.classification(rows, TOKENIZER, ["a", "c"], 4)
     with pytest.raises(ValueError, match="`rows` must have a `pair` each"):
-        pairs.pairs(rows, TOKENIZER, ["a", "b"], 4)
+        pairs(rows, TOKENIZER, ["a", "b"], 4)
 
 
 def test_targets_of_each_kind():
     several = [LabelledText(("b",), "w1", 1), LabelledText(("a", "b"), "w2", 2)]
-    assert texts.make_examples(several, TOKENIZER, ["a", "b"]).labels.tolist() == [[0, 1], [1, 1]]
+    examples = texts.make_examples(several, TOKENIZER, ["a", "b"])
+    assert examples.labels.tolist() == [[0, 1], [1, 1]]
+    for layout, shape in (("padded", (None, 2)), ("packed", (None, None, 2))):
+        dataset = texts.batches(examples, 2, max_sequence_length=32, layout=layout)
+        assert tuple(dataset.element_spec[1]["label"].shape) == shape
     numbers = [LabelledText(1.0, "w1", 1), LabelledText(5.0, "w2", 2)]
     examples = texts.make_examples(numbers, TOKENIZER, [], scale=(3.0, 2.0))
     assert examples.labels.tolist() == [[-1.0], [1.0]]
@@ -202,13 +208,13 @@ def test_packed_and_padded_give_the_same_update():
 
 def test_choices_are_batches():
     rows = [LabelledText(str(i % 3), words(i), i, (words(1), words(2), words(3))) for i in range(5)]
-    dataset = pairs.multiple_choice(rows, TOKENIZER, 2, max_sequence_length=32)
+    dataset = multiple_choice(rows, TOKENIZER, 2, max_sequence_length=32)
     sizes = [tuple(inputs["token_ids"].shape) for inputs, _, _ in dataset]
     assert sizes == [(2, 3, 32), (2, 3, 32), (1, 3, 32)]
-    fixed = list(
-        pairs.multiple_choice(rows, TOKENIZER, 2, max_sequence_length=16, fixed_length=True)
-    )
+    fixed = list(multiple_choice(rows, TOKENIZER, 2, max_sequence_length=16, layout="fixed"))
     assert {tuple(inputs["token_ids"].shape) for inputs, _, _ in fixed} == {(2, 3, 16)}
+    even = multiple_choice(rows, TOKENIZER, 3, max_sequence_length=32, row_multiple=2)
+    assert [len(inputs["token_ids"]) for inputs, _, _ in even] == [4, 2]
     assert sum(float(np.sum(weights["label"])) for _, _, weights in fixed) == 5
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.data.fitting import Shape
 from keras_bert.data.packing import pack
 from keras_bert.data.tables import LABELS, NAMES, LabelledText, read_records
-from keras_bert.data.texts import LENGTH_STEP, Batch, classification, dataset_of
+from keras_bert.data.task_batches import Batch, task_batches
+from keras_bert.data.texts import classification
 from keras_bert.errors import InputError
 from keras_bert.long_texts import encode_pair
 from keras_bert.tokenizers import WordPiece
@@ -100,6 +101,16 @@ def read_choices(path: str | os.PathLike[str], *, needs_labels: bool = True) -> 
     return rows
 
 
+def check_choices(path: Any, rows: Sequence[LabelledText], count: int) -> None:
+    """Raises InputError for the first row with another number of choices than in training."""
+    for row in rows:
+        if len(row.pair) != count:
+            raise InputError(
+                f"{path}, line {row.line}: {len(row.pair)} choices, and {count} in the training "
+                "file: give all files as many."
+            )
+
+
 def _right(path: Any, line: int, cell: Any, count: int, needed: bool) -> str | None:
     text = "" if cell is None else str(cell).strip()
     if not needed and text in ("", "-1"):
@@ -118,21 +129,21 @@ def multiple_choice(
     batch_size: int,
     *,
     max_sequence_length: int = 128,
-    fixed_length: bool = False,
+    layout: str = "padded",
+    row_multiple: int = 1,
     seed: int = 0,
 ) -> tf.data.Dataset:
     """Training batches of (inputs, labels, weights) for `tasks.multiple_choice`.
 
-    Inputs are int32 (B, K, T), labels int32 (B,), weights float32 (B,). T is the longest's,
-    rounded up to a multiple of 32. The rows are shuffled anew each pass.
+    Inputs are int32 (B, K, T), labels int32 (B,), weights float32 (B,), 0 for rows that fill up.
 
     Args:
         rows: From `read_choices`, with labels.
         tokenizer: Of the model.
-        batch_size: B; the last batch may hold fewer.
+        batch_size: Rows of a batch, over all replicas; the last may hold fewer.
         max_sequence_length: The most tokens of a text and a choice.
-        fixed_length: Whether T is always `max_sequence_length`, and B always `batch_size`: rows of
-            weight 0 fill the last batch up.
+        layout: As for `task_batches`: "padded", or "fixed" for batches of one shape.
+        row_multiple: The same.
         seed: For the order.
     """
     encoded = [
@@ -140,38 +151,30 @@ def multiple_choice(
         for row in rows
     ]
     right = np.array([int(row.label) for row in rows], np.int32)
-    epochs = itertools.count()
 
-    def epoch() -> Iterator[Batch]:
-        order = np.random.default_rng([seed, next(epochs)]).permutation(len(rows))
-        for first in range(0, len(rows), batch_size):
-            numbers = order[first : first + batch_size]
-            weights = np.ones(len(numbers), np.float32)
-            if fixed_length:
-                more = batch_size - len(numbers)
-                numbers = np.concatenate([numbers, np.repeat(numbers[:1], more)])
-                weights = np.pad(weights, (0, more))
-            longest = max(len(each.token_ids) for i in numbers for each in encoded[i])
-            length = min(-(-longest // LENGTH_STEP) * LENGTH_STEP, max_sequence_length)
-            length = max_sequence_length if fixed_length else length
-            sequences = [each for i in numbers for each in encoded[i]]
-            inputs = stacked(sequences, len(numbers), length, tokenizer.pad_id)
-            yield inputs, {"label": right[numbers]}, {"label": weights}
+    def make(numbers: np.ndarray, places: list[list[int]], shape: Shape) -> Batch:
+        # The first example again where a row is empty: one of padding alone could give NaN.
+        chosen = numbers[[place[0] if place else 0 for place in places]]
+        sequences = [each for i in chosen for each in encoded[i]]
+        inputs = pack(
+            [sequence.token_ids for sequence in sequences],
+            [sequence.segment_ids for sequence in sequences],
+            [[i] for i in range(len(sequences))],
+            row_length=shape.row_length,
+            num_slots=1,
+            pad_id=tokenizer.pad_id,
+        )
+        del inputs["sequence_starts"]
+        inputs = {name: x.reshape(len(chosen), -1, shape.row_length) for name, x in inputs.items()}
+        weights = np.array([bool(place) for place in places], np.float32)
+        return inputs, {"label": right[chosen]}, {"label": weights}
 
-    return dataset_of(epoch, -(-len(rows) // batch_size), fixed_length)
-
-
-def stacked(
-    sequences: Sequence[Any], num_rows: int, length: int, pad_id: int
-) -> dict[str, np.ndarray]:
-    """The inputs of K sequences a row, one row's after another's: int32 (B, K, T)."""
-    inputs = pack(
-        [sequence.token_ids for sequence in sequences],
-        [sequence.segment_ids for sequence in sequences],
-        [[i] for i in range(len(sequences))],
-        row_length=length,
-        num_slots=1,
-        pad_id=pad_id,
+    return task_batches(
+        make,
+        [max(len(each.token_ids) for each in own) for own in encoded],
+        batch_size,
+        max_sequence_length,
+        layout=layout,
+        row_multiple=row_multiple,
+        seed=seed,
     )
-    del inputs["sequence_starts"]
-    return {name: x.reshape(num_rows, -1, length) for name, x in inputs.items()}

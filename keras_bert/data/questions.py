@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bert import remote
 from keras_bert.data.fitting import Shape
 from keras_bert.data.packing import pack, per_slot, starts_in_rows
 from keras_bert.data.task_batches import Batch, task_batches
+from keras_bert.data.text_files import read_text
 from keras_bert.errors import InputError
 from keras_bert.tokenizers import WordPiece
 from keras_bert.windows import QuestionRow, answer_positions, question_rows
@@ -32,20 +31,24 @@ class TrueAnswer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question on a context, and its true answers; none: the context holds none."""
+    """A question on a context, and its true answers; (): the context holds none; None: unknown."""
 
     id: str
     question: str
     context: str
-    answers: tuple[TrueAnswer, ...]
+    answers: tuple[TrueAnswer, ...] | None
 
 
-def read_questions(path: str | os.PathLike[str]) -> list[Question]:
+def read_questions(path: str | os.PathLike[str], *, needs_answers: bool = True) -> list[Question]:
     """Reads questions in the JSON of SQuAD 1.1 and 2.0, CMRC 2018, DRCD and XQuAD.
 
     An answer that doesn't stand where the file says, but once within three code points, is put
     right, and a warning counts and names the questions: leading blanks that were stripped, or
     emoji that were counted twice, shift an answer so. Where there's none, a file is refused.
+
+    Args:
+        path: The file.
+        needs_answers: Whether to refuse a file whose questions have no field `answers`.
 
     Raises:
         InputError: a file that isn't there, isn't UTF-8 or JSON, or holds no questions; a field
@@ -53,24 +56,25 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
             its context where the file says. The message names the file and the question.
     """
     try:
-        data = json.loads(
-            pathlib.Path(remote.local(os.fspath(path))).read_bytes().decode("utf-8-sig")
-        )
-    except UnicodeDecodeError as error:
-        fault = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}, line {fault}: not UTF-8. Convert the file to UTF-8.") from error
+        data = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON, {error.msg}.") from None
     except RecursionError:
         raise InputError(f"{path} isn't in SQuAD's format: it's nested too deeply.") from None
     questions: dict[str, Question] = {}
     shifted: list[str] = []
-    for question in _questions(data, str(path), shifted):
+    for question in _questions(data, str(path), shifted, needs_answers):
         if question.id in questions:
             raise InputError(f"{path}: the id {question.id!r} occurs twice.")
         questions[question.id] = question
     if not questions:
         raise InputError(f"{path} holds no questions.")
+    unknown = [question.id for question in questions.values() if question.answers is None]
+    if unknown and len(unknown) < len(questions):
+        raise InputError(
+            f"{path}, question {unknown[0]}: it has no field 'answers', and others have: give all "
+            "questions of a file one or none."
+        )
     if shifted:
         warnings.warn(
             f"{path}: {len(shifted)} answers stand up to {MAX_SHIFT} characters from where the "
@@ -80,7 +84,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     return list(questions.values())
 
 
-def _questions(data: Any, path: str, shifted: list[str]) -> Iterator[Question]:
+def _questions(data: Any, path: str, shifted: list[str], needs_answers: bool) -> Iterator[Question]:
     for i, article in enumerate(_field(data, "data", list, path)):
         for j, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{i}]")):
             where = f"{path}, data[{i}].paragraphs[{j}]"
@@ -88,10 +92,14 @@ def _questions(data: Any, path: str, shifted: list[str]) -> Iterator[Question]:
             for k, entry in enumerate(_field(paragraph, "qas", list, where)):
                 name = _field(entry, "id", (str, int), f"{where}.qas[{k}]")
                 at = f"{path}, question {name}"
-                impossible = entry.get("is_impossible") is True
-                answers = [] if impossible else _field(entry, "answers", list, at)
-                found = tuple(_true_answer(answer, context, at, shifted) for answer in answers)
-                yield Question(str(name), _field(entry, "question", str, at), context, found)
+                question = Question(str(name), _field(entry, "question", str, at), context, None)
+                if entry.get("is_impossible") is True:
+                    question = question._replace(answers=())
+                elif needs_answers or "answers" in entry:
+                    answers = _field(entry, "answers", list, at)
+                    found = tuple(_true_answer(answer, context, at, shifted) for answer in answers)
+                    question = question._replace(answers=found)
+                yield question
 
 
 def _true_answer(answer: Any, context: str, where: str, shifted: list[str]) -> TrueAnswer:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from keras_bert import remote
+from keras_bert.data.text_files import read_text
 from keras_bert.errors import InputError
 
 # Names of columns, in lower case, in which texts, pairs, labels and names are looked for.
@@ -24,7 +24,7 @@ PAIRS = (
 )
 LABELS = ("label", "labels", "gold_label", "category", "class", "score", "similarity", "quality")
 NAMES = ("index", "id", "idx", "guid")
-NO_LABEL = "-"  # where SNLI's and CLUE's annotators didn't agree
+NO_LABEL = "-"  # of pairs, where SNLI's and CLUE's annotators didn't agree
 
 
 class LabelledText(NamedTuple):
@@ -71,7 +71,11 @@ def read_labelled_texts(
 
     The first line names the columns, in any case. A file in which it doesn't name any that's known
     has no such line, and its columns are `label`, `text`, or `label`, `text`, `pair`; a single one
-    is `text`. Rows labelled "-" are left out. Where labels aren't needed, all -1 means none.
+    is `text`.
+
+    Pairs labelled "-", on which annotators didn't agree, are left out, with a warning. Where labels
+    aren't needed they stay, without a label, and a file in which all labels are -1 or empty has
+    none.
 
     Args:
         path: The file.
@@ -89,26 +93,34 @@ def read_labelled_texts(
     """
     header, records = read_records(path)
     places, records = _places(path, header, records, columns, is_pair, needs_labels)
-    found: list[LabelledText] = []
-    short = []
+    rows: list[LabelledText] = []
+    short: list[int] = []
+    unsure: list[int] = []
     for line, values in records:
         if skip_short and len(values) < len(header):
             short.append(line)
             continue
-        cells = _cells(path, line, values, places)
+        cells = _cells(path, line, values, places, len(header))
         label = None
         if "label" in cells:
             label = read_label(path, line, cells["label"], kind, separator, needs_labels)
+            if is_pair and kind == "class" and label == NO_LABEL:
+                unsure.append(line)
+                if needs_labels:
+                    continue
+                label = None
         pair = _text(path, line, cells["pair"]) if "pair" in cells else None
-        text, name = _text(path, line, cells["text"]), str(cells.get("name", len(found)))
-        found.append(LabelledText(label, text, line, pair, name))
-    rows = [row for row in found if row.label != NO_LABEL]
+        text, name = _text(path, line, cells["text"]), str(cells.get("name", len(rows)))
+        rows.append(LabelledText(label, text, line, pair, name))
     if short:
         about = f"{len(short)} rows with too few columns, the first in line {short[0]}"
         warnings.warn(f"{path}: left out {about}.", stacklevel=2)
+    if unsure and needs_labels:
+        about = f"{len(unsure)} rows labelled {NO_LABEL!r}, the first in line {unsure[0]}"
+        warnings.warn(f"{path}: left out {about}.", stacklevel=2)
     if not rows:
         raise InputError(f"{path} holds no rows.")
-    if not needs_labels and {row.label for row in rows} <= {"-1", -1.0}:
+    if not needs_labels and {row.label for row in rows} <= {"-1", -1.0, ("-1",), (), None}:
         rows = [row._replace(label=None) for row in rows]
     return rows
 
@@ -121,12 +133,7 @@ def read_records(path: str | os.PathLike[str]) -> tuple[list[str], Iterator[tupl
     Raises:
         InputError: as `read_labelled_texts`; here, what can be found without knowing the columns.
     """
-    try:
-        content = pathlib.Path(remote.local(os.fspath(path))).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        fault = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}, line {fault}: not UTF-8. Convert the file to UTF-8.") from error
-    lines = content.split("\n")  # U+2028 and its like are text
+    lines = read_text(path).split("\n")
     suffix = pathlib.Path(path).suffix.lower()
     if suffix in (".jsonl", ".json"):
         records: Iterator[tuple[int, Any]] = _json_lines(path, lines)
@@ -191,13 +198,15 @@ def class_names(path: Any, rows: Sequence[LabelledText], given: Sequence[str] = 
 
 def check_labels(path: Any, rows: Iterable[LabelledText], names: Sequence[str]) -> None:
     """Raises InputError for the first row with a label that isn't among the class names."""
+    where = f"{path}, line" if path else "line"
+    classes = set(names)
     for row in rows:
         for name in names_of(row.label):
-            if name not in names:
+            if name not in classes:
                 known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
                 raise InputError(
-                    f"{path}, line {row.line}: the label {name!r} isn't among the classes "
-                    f"({known}): it doesn't occur in training."
+                    f"{where} {row.line}: the label {name!r} isn't among the classes ({known}), "
+                    "which are those given, or else those of the training file."
                 )
 
 
@@ -214,12 +223,25 @@ def _places(
     first_line, first = next(records)
     is_json = isinstance(first, dict)
     given = {part: name for part, name in columns._asdict().items() if name}
-    by_number = bool(given) and all(name.isdigit() for name in given.values()) and not is_json
+    by_number = (
+        bool(given)
+        and not is_json
+        and all(name.isdecimal() for name in given.values())
+        and not {name.lower() for name in given.values()} <= set(known)
+    )
     usual = {"text": TEXTS, "label": LABELS, "name": NAMES, "pair": ()}
     couple = next((pair for pair in PAIRS if set(pair) <= set(known)), None) if is_pair else None
     if couple:
         usual |= {"text": couple[:1], "pair": couple[1:]}
     if by_number:
+        if not labelled and "label" in given and int(given["label"]) > len(header):
+            del given["label"]
+        for part, name in given.items():
+            if not 1 <= int(name) <= len(header):
+                raise InputError(
+                    f"{path}, line {first_line}: --{part}-column must be a name or a number from 1 "
+                    f"to {len(header)}. Received: {name}."
+                )
         found: dict[str, Any] = {part: int(name) - 1 for part, name in given.items()}
         records = _chain((first_line, first), records)
     elif given or is_json or set(known) & _all_names():
@@ -227,8 +249,8 @@ def _places(
         _check_header(path, first_line, known)
         for part, names in usual.items():
             name = given.get(part, "")
-            if part == "label" and not labelled and name.lower() not in known:
-                name = ""
+            if part == "label" and not labelled and name and name.lower() not in known:
+                continue  # and no other column that might look like one
             column = _column(path, first_line, known, part, name, names)
             found[part] = header[column] if is_json and column is not None else column
         records = _chain((first_line, first), records) if is_json else records
@@ -276,7 +298,7 @@ def _column(
     return known.index(found[0]) if found else None
 
 
-def _cells(path: Any, line: int, values: Any, places: dict[str, Any]) -> dict[str, Any]:
+def _cells(path: Any, line: int, values: Any, places: dict[str, Any], width: int) -> dict[str, Any]:
     used = {part: place for part, place in places.items() if place is not None}
     if isinstance(values, dict):
         for part, place in used.items():
@@ -286,6 +308,11 @@ def _cells(path: Any, line: int, values: Any, places: dict[str, Any]) -> dict[st
         raise InputError(
             f"{path}, line {line}: expected at least {max(used.values()) + 1} columns. "
             f"Received: {values!r}."
+        )
+    elif any(map(str.strip, values[width:])):
+        raise InputError(
+            f"{path}, line {line}: {len(values)} columns, and {width} in the first line: is there "
+            "a tab in a text?"
         )
     return {part: values[place] for part, place in used.items()}
 
@@ -314,8 +341,7 @@ def _csv(path: Any, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
             values = next(reader, None)
         except csv.Error as error:
             raise InputError(
-                f"{path}, line {number}: bad quotes in the record that begins here ({error}): a "
-                "quote in a quoted cell must be doubled, and every quote closed."
+                f"{path}, line {number}: {_csv_fault(str(error))} Received: {error}."
             ) from error
         if values is None:
             return
@@ -328,6 +354,19 @@ def _csv(path: Any, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
                 "A cell with a comma must be quoted."
             )
         yield number, values
+
+
+def _csv_fault(message: str) -> str:
+    """What's wrong with a record, and what to do."""
+    if "new-line" in message:
+        return "a carriage return without a line feed: end lines in LF or CR LF, or quote the cell."
+    if "limit" in message:
+        limit = csv.field_size_limit()
+        return f"a cell of more than {limit} characters: close its quote, or shorten the text."
+    return (
+        "bad quotes in the record that begins here: a quote in a quoted cell must be doubled, and "
+        "every quote closed."
+    )
 
 
 def _json_lines(path: Any, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:

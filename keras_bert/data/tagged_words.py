@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bert import remote
 from keras_bert.data.fitting import Shape
 from keras_bert.data.packing import joined, pack
 from keras_bert.data.task_batches import Batch, task_batches
+from keras_bert.data.text_files import read_text
 from keras_bert.entities import OUTSIDE, is_entity_tag
 from keras_bert.errors import InputError
 from keras_bert.tokenizers import WordPiece
@@ -25,12 +24,13 @@ WORDS_KEYS, TAGS_KEYS = ("words", "tokens"), ("tags", "ner_tags")
 # Columns of a file whose first column numbers the words: its number of columns -> those of the
 # word and the tag. CoNLL-U has the universal part of speech, UNER's iob2 the entity.
 NUMBERED = {10: (1, 3), 5: (1, 2)}
+NO_TAG = "_"
 # In CoNLL-U, 1-2 is a written word that the next two make up, and 8.1 one that isn't written.
 _NUMBER, _NO_WORD = re.compile(r"[0-9]+([-.][0-9]+)?"), re.compile(r"[0-9]+[-.][0-9]+")
 
 
 class TaggedSentence(NamedTuple):
-    """Words with a tag each; `line` is the first word's in its file."""
+    """Words with a tag each, or without tags, (); `line` is the first word's in its file."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -39,12 +39,12 @@ class TaggedSentence(NamedTuple):
 
 class _Word(NamedTuple):
     word: str
-    tag: str
+    tag: str  # "": none
     line: int
 
 
 def read_tagged_sentences(
-    path: str | os.PathLike[str], tag_column: int | None = None
+    path: str | os.PathLike[str], tag_column: int | None = None, *, needs_tags: bool = True
 ) -> list[TaggedSentence]:
     """Reads tagged sentences: CoNLL columns, CoNLL-U, UNER's iob2 or JSON lines.
 
@@ -60,33 +60,38 @@ def read_tagged_sentences(
     Args:
         path: The file.
         tag_column: Another column of tags, counted from 1.
+        needs_tags: Whether to refuse a file without tags: of one column, with `_` or nothing in
+            the column of tags, or JSON lines without the key of tags.
 
     Raises:
         InputError: a file that isn't there, isn't UTF-8 or holds no sentence; a line that isn't
             what its file's first is; a word without a tag; entity tags such as `B-person` beside
             tags without a prefix. The message names the line.
     """
-    try:
-        content = pathlib.Path(remote.local(os.fspath(path))).read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        fault = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}, line {fault}: not UTF-8. Convert the file to UTF-8.") from error
-    lines = [line.removesuffix("\r") for line in content.split("\n")]
+    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
     start = next((line for line in lines if line.strip()), "")
     if start.lstrip().startswith("{"):
-        found = list(_json_sentences(lines, path))
+        found = list(_json_sentences(lines, path, needs_tags))
     else:
-        found = list(_column_sentences(lines, path, tag_column))
+        found = list(_column_sentences(lines, path, tag_column, needs_tags))
     if not found:
         raise InputError(f"{path} holds no words.")
-    _check_one_kind(found, path)
+    has_tags = needs_tags or _has_tags(found, path)
+    if has_tags:
+        _check_one_kind(found, path)
     return [
-        TaggedSentence(tuple(w.word for w in words), tuple(w.tag for w in words), words[0].line)
+        TaggedSentence(
+            tuple(w.word for w in words),
+            tuple(w.tag for w in words) if has_tags else (),
+            words[0].line,
+        )
         for words in found
     ]
 
 
-def _column_sentences(lines: list[str], path: Any, tag_column: int | None) -> Iterator[list[_Word]]:
+def _column_sentences(
+    lines: list[str], path: Any, tag_column: int | None, needs_tags: bool
+) -> Iterator[list[_Word]]:
     first = next((line for line in lines if line.strip() and not line.startswith("# ")), "")
     separator = re.compile("\t" if "\t" in first else "[ \t]+")
     columns = separator.split(first.strip(" "))
@@ -95,7 +100,8 @@ def _column_sentences(lines: list[str], path: Any, tag_column: int | None) -> It
     column = -1
     if numbered:
         word_column, column = NUMBERED[count]
-    if tag_column is not None:
+    is_bare = count == 1 and not needs_tags
+    if tag_column is not None and not is_bare:
         if not 1 <= tag_column <= count or tag_column - 1 == word_column:
             raise InputError(
                 f"{path} has {count} columns, and words in column {word_column + 1}: tags can't "
@@ -113,8 +119,9 @@ def _column_sentences(lines: list[str], path: Any, tag_column: int | None) -> It
         if numbered and line.startswith("#"):
             continue
         columns = separator.split(line if "\t" in first else line.strip(" "))
-        if len(columns) != count or count < 2:
+        if len(columns) != count or (count < 2 and not is_bare):
             wanted = f"{count} columns as above" if count > 1 else "a word and its tag"
+            wanted = "a word alone as above" if is_bare else wanted
             raise InputError(f"{path}, line {number}: expected {wanted}. Received: {line!r}.")
         if columns[0] == "-DOCSTART-" or (numbered and _NO_WORD.fullmatch(columns[0])):
             continue
@@ -123,14 +130,14 @@ def _column_sentences(lines: list[str], path: Any, tag_column: int | None) -> It
                 f"{path}, line {number}: the first column must number the words. "
                 f"Received: {columns[0]!r}."
             )
-        word, tag = columns[word_column], columns[column].strip()
-        if not word or not tag:
+        word, tag = columns[word_column], "" if is_bare else columns[column].strip()
+        if not word or (needs_tags and not tag):
             fault = "tag" if word else "word"
             raise InputError(f"{path}, line {number}: the {fault} is empty. Received: {line!r}.")
         sentence.append(_Word(word, tag, number))
 
 
-def _json_sentences(lines: list[str], path: Any) -> Iterator[list[_Word]]:
+def _json_sentences(lines: list[str], path: Any, needs_tags: bool) -> Iterator[list[_Word]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -139,13 +146,17 @@ def _json_sentences(lines: list[str], path: Any) -> Iterator[list[_Word]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: not JSON, {error}.") from None
-        words, tags = (_strings(row, keys, where) for keys in (WORDS_KEYS, TAGS_KEYS))
+        words = _strings(row, WORDS_KEYS, where)
+        if needs_tags or any(key in row for key in TAGS_KEYS):
+            tags = _strings(row, TAGS_KEYS, where)
+        else:
+            tags = [""] * len(words)
         if len(words) != len(tags) or not words:
             raise InputError(
                 f"{where}: every word must have a tag. Received: {len(words)} words and "
                 f"{len(tags)} tags."
             )
-        if "" in tags:
+        if needs_tags and "" in tags:
             raise InputError(f"{where}: the tag of word {tags.index('') + 1} is empty.")
         yield [_Word(word, tag, number) for word, tag in zip(words, tags, strict=True)]
 
@@ -163,6 +174,20 @@ def _strings(row: Any, keys: tuple[str, str], where: str) -> list[str]:
     if any("\ud800" <= char <= "\udfff" for value in values for char in value):
         raise InputError(f"{where}: {key} holds half of a surrogate pair, which is no text.")
     return values
+
+
+def _has_tags(sentences: list[list[_Word]], path: Any) -> bool:
+    """Whether the words have tags; all must or none."""
+    words = [word for sentence in sentences for word in sentence]
+    if {word.tag for word in words} <= {"", NO_TAG}:
+        return False
+    for word in words:
+        if not word.tag:
+            raise InputError(
+                f"{path}, line {word.line}: the word {word.word!r} has no tag, and others have: "
+                "give all words of a file one or none."
+            )
+    return True
 
 
 def _check_one_kind(sentences: list[list[_Word]], path: Any) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_bert.data.fitting import Shape, even_batches, fitted_rows, fixed_shape, uniform_order
 
-LAYOUTS = ("padded", "packed", "one_shape")
+LAYOUTS = ("padded", "packed", "one_shape", "fixed")
 # A padded batch's length is rounded up to a multiple of this, so that shapes stay few.
 LENGTH_STEP = 32
 
@@ -29,6 +29,7 @@ def task_batches(
     row_multiple: int = 1,
     seed: int = 0,
     training: bool = True,
+    has_class_axis: bool = False,
 ) -> tf.data.Dataset:
     """`tf.data` of (inputs, labels, weights), for `fit` on any backend.
 
@@ -39,6 +40,7 @@ def task_batches(
     - "packed": rows that several examples share, as many and as long as takes least room.
     - "one_shape": the same, and all batches have one shape, for compilers that want to know it.
       The batches have nearly the same number of tokens each: see `fitting.even_order`.
+    - "fixed": a row for each example in one shape, for tasks whose rows can't be shared.
 
     Args:
         make: Makes the arrays of a batch.
@@ -50,15 +52,18 @@ def task_batches(
             parts (replicas times micro-batches) that it will be cut into.
         seed: For the order.
         training: Whether to deal the examples out anew each time the data set is iterated.
+        has_class_axis: Whether the labels' last axis is that of classes, the same in all batches.
     """
     if layout not in LAYOUTS:
         raise ValueError(
             f"`layout` must be one of {', '.join(LAYOUTS)}. Received: layout={layout!r}."
         )
     sizes = np.asarray(lengths, np.int64)
-    shape = Shape(0, 0, 0)
     if layout == "one_shape":
         shape = fixed_shape(sizes, batch_size, max_sequence_length, row_multiple)
+    elif layout == "fixed":
+        num_rows = -(-batch_size // row_multiple) * row_multiple
+        shape = Shape(num_rows, max_sequence_length, 1)
     epochs = itertools.count()
 
     def batches() -> Iterator[Batch]:
@@ -73,14 +78,22 @@ def task_batches(
         for numbers in order:
             if layout == "packed":
                 fitted, rows = fitted_rows(sizes[numbers], max_sequence_length, row_multiple)
+            elif layout == "fixed":
+                fitted, rows = shape, with_empty([[i] for i in range(len(numbers))], num_rows)
             else:
                 fitted, rows = padded_rows(sizes[numbers], max_sequence_length, row_multiple)
             yield make(numbers, rows, fitted)
 
-    def spec(x: np.ndarray) -> tf.TensorSpec:
-        return tf.TensorSpec(x.shape if layout == "one_shape" else (None,) * x.ndim, x.dtype)
+    def spec(x: np.ndarray, free: int) -> tf.TensorSpec:
+        is_fixed = layout in ("one_shape", "fixed")
+        return tf.TensorSpec(x.shape if is_fixed else (None,) * free + x.shape[free:], x.dtype)
 
-    signature = tf.nest.map_structure(spec, next(batches()))
+    inputs, labels, weights = next(batches())
+    signature = (
+        {name: spec(x, x.ndim) for name, x in inputs.items()},
+        {name: spec(x, x.ndim - has_class_axis) for name, x in labels.items()},
+        {name: spec(x, x.ndim) for name, x in weights.items()},
+    )
     epochs = itertools.count()
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     count = -(-len(sizes) // batch_size)
@@ -96,6 +109,10 @@ def padded_rows(
 ) -> tuple[Shape, list[list[int]]]:
     """A row for each sequence, and rows of padding up to a multiple."""
     length = min(-(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP, max_sequence_length)
-    rows = [[i] for i in range(len(lengths))]
-    rows += [[] for _ in range(-len(rows) % row_multiple)]
+    rows = with_empty([[i] for i in range(len(lengths))], row_multiple)
     return Shape(len(rows), length, 1), rows
+
+
+def with_empty(rows: list[list[int]], multiple: int) -> list[list[int]]:
+    """The rows, and empty ones up to a multiple."""
+    return rows + [[] for _ in range(-len(rows) % multiple)]

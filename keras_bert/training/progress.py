@@ -23,6 +23,10 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     async_safe = True
 
+    def __init__(self, log_dir: Any, **kwargs: Any) -> None:
+        # Writing the graph reads the weights, which a step of JAX has given away.
+        super().__init__(log_dir, write_graph=False, **kwargs)
+
 
 class ProgressBar(keras.callbacks.Callback):
     """One bar over a whole `fit(verbose=0)`, its epochs and validations included.
