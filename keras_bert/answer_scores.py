@@ -50,12 +50,16 @@ def squad_words(text: str) -> list[str]:
 def cmrc_agreement(prediction: str, truth: str) -> Agreement:
     """CMRC 2018's rules: F1 of the longest common run, in ideographs and in other scripts' words.
 
-    Marks of punctuation don't count for either.
+    Marks of punctuation don't count for either. A question without an answer, which CMRC 2018
+    has none of, is answered right by "" alone.
 
     References:
         - [Cui et al., 2019](https://arxiv.org/abs/1810.07366), section 3.1, and the script
           published with it.
     """
+    if not truth:
+        same = float(not prediction)
+        return Agreement(same, same)
     exact = float(_without_marks(prediction) == _without_marks(truth))
     ours, theirs = cmrc_segments(prediction), cmrc_segments(truth)
     common = _longest_common_run(ours, theirs)

@@ -22,15 +22,20 @@ class Filling(NamedTuple):
 
 
 class Classification(NamedTuple):
-    """The likeliest class, its probability, and the probability of every class.
-
-    `labels` are those that hold, where several may.
-    """
+    """The likeliest class, its probability, and the probability of every class."""
 
     label: str | None
     score: float
     scores: dict[str, float]
-    labels: tuple[str, ...] = ()
+
+
+class MultiLabel(NamedTuple):
+    """A `Classification` where several labels may hold, and `labels`, those that do."""
+
+    label: str
+    score: float
+    scores: dict[str, float]
+    labels: tuple[str, ...]
 
 
 class Tagging(NamedTuple):
@@ -60,7 +65,7 @@ def filling(logits: np.ndarray, vocabulary: list[str], top_k: int) -> Filling:
 
 def classification(
     logits: np.ndarray, labels: Sequence[str], multi_label: bool, threshold: float = 0.5
-) -> Classification:
+) -> Classification | MultiLabel:
     """The classes' scores, float (C,): as `inference.classify` says."""
     if multi_label:
         scores = np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))  # the sigmoid
@@ -71,8 +76,10 @@ def classification(
     names = class_names(labels, len(logits))
     best = int(scores.argmax())
     by_name = dict(zip(names, scores.tolist(), strict=True))
-    hold = tuple(name for name in names if multi_label and by_name[name] >= threshold)
-    return Classification(names[best], float(scores[best]), by_name, hold)
+    if not multi_label:
+        return Classification(names[best], float(scores[best]), by_name)
+    hold = tuple(name for name in names if by_name[name] >= threshold)
+    return MultiLabel(names[best], float(scores[best]), by_name, hold)
 
 
 def class_names(labels: Sequence[str], count: int) -> tuple[str, ...]:

@@ -50,8 +50,8 @@ def entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
 
     Args:
         tags: Of its words, in any of the schemes above.
-        strict: Take `B-x I-x ...` alone for an entity, as IOB2 has it: an `I-x` with nothing of
-            its type before it is none.
+        strict: Let an entity begin with B or S alone, as IOB2 and BIOES have it: an `I-x` with
+            nothing of its type before it is none.
 
     References:
         - [Ramshaw and Marcus, 1995](https://arxiv.org/abs/cmp-lg/9505040), the tags.
@@ -63,7 +63,7 @@ def entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
         prefix, this = _split(tag)
         if kind and prefix in ("I", "E") and this == kind:
             found[-1] = Entity(start, i + 1, kind)
-        elif prefix == OUTSIDE or (strict and prefix != "B"):
+        elif prefix == OUTSIDE or (strict and prefix not in ("B", "S")):
             kind = ""
         else:
             start, kind = i, this
@@ -71,6 +71,16 @@ def entities(tags: Sequence[str], strict: bool = False) -> list[Entity]:
         if prefix in ("E", "S"):
             kind = ""
     return found
+
+
+def is_strict(tags: Iterable[Sequence[str]]) -> bool:
+    """Whether most entities of sentences' tags begin with B or S, as IOB2 and BIOES have it.
+
+    `strict` would find next to nothing in other schemes.
+    """
+    rows = list(tags)
+    count = sum(len(entities(row)) for row in rows)
+    return 2 * sum(len(entities(row, strict=True)) for row in rows) > count
 
 
 def _split(tag: str) -> tuple[str, str]:

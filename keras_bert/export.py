@@ -13,6 +13,13 @@ from keras_bert.errors import InputError
 from keras_bert.files import replacing
 
 IDS = ("token_ids", "segment_ids", "padding_mask")
+# Settings of texts that are read in another way than the export reads them.
+REFUSED = {
+    "pair": "pairs of texts",
+    "symmetric": "pairs of texts in both orders",
+    "truncate": "texts that aren't cut at their end",
+    "window_stride": "texts in windows",
+}
 
 
 def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathlib.Path:
@@ -34,8 +41,9 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
         The SavedModel's folder.
 
     Raises:
-        InputError: the preset isn't a text classifier with labels; `folder/1` exists;
-            or Keras runs on another backend than TensorFlow.
+        InputError: the preset isn't a text classifier with labels, or one of pairs, of several
+            labels at once, or of texts that are read in windows or aren't cut at their end;
+            `folder/1` exists; or Keras runs on another backend than TensorFlow.
     """
     check_exportable(preset)
     target = pathlib.Path(folder) / "1"
@@ -98,3 +106,10 @@ def check_exportable(preset: Preset) -> None:
             "A classifier of several labels at once can't be exported so far: the export's scores "
             "are those of one class among all."
         )
+    for name, what in REFUSED.items():
+        if preset.settings.get(name, "head") not in ("head", False, 0):
+            raise InputError(
+                f"A classifier of {what} can't be exported so far, as the export reads one text, "
+                f"cut at its end: its answers would differ from the preset's ({name!r} in the "
+                "preset's settings). Predict with `keras_bert.classify`."
+            )

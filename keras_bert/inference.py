@@ -19,6 +19,7 @@ from keras_bert.answers import (
     Answer,
     Classification,
     Filling,
+    MultiLabel,
     Reading,
     Tagging,
     class_names,
@@ -40,7 +41,7 @@ from keras_bert.predictions import (
     as_texts,
     predictions,
 )
-from keras_bert.text_logits import text_logits
+from keras_bert.text_logits import choice_logits, text_logits
 from keras_bert.tokenizers import WordPiece
 from keras_bert.windows import Words, given_words, question_rows, text_words, word_windows
 
@@ -119,30 +120,36 @@ def _masked_row(preset: Preset, text: str, number: int) -> Row:
 
 def classify(
     preset: Preset, texts: Any, pairs: Any = None
-) -> Classification | list[Classification]:
-    """Classifies texts, or pairs of texts.
+) -> Classification | MultiLabel | list[Classification | MultiLabel]:
+    """Classifies texts or pairs of texts, or says which of several texts goes with one.
 
     The preset's settings say how: what is longer than `max_sequence_length` is cut from its end,
     or as `truncate` and `window_stride` have it (see `text_logits`); of a pair, the longer text
     is cut first, and a `symmetric` one is read in both orders.
 
     Args:
-        preset: With a model of `tasks.text_classifier`.
+        preset: With a model of `tasks.text_classifier` or `tasks.multiple_choice`.
         texts: A text or a list of them.
-        pairs: The second texts: one for one text, or a list of the same length.
+        pairs: The second texts: one for one text, or a list of the same length. Of multiple
+            choice, the choices: a list for one text, or a list of lists, all as long.
 
     Returns:
-        A `Classification` for each text. Classes without names are called "0", "1", ... Where
-        the preset's settings say `multi_label`, the probabilities are independent of each other,
-        `labels` are those of at least the setting `threshold` (0.5), and `label` is but the
-        likeliest. A model with one output is a regression: `score` is its value, `label` is
-        None and `scores` is empty.
+        A `Classification` for each text. Classes without names, and choices, are called "0",
+        "1", ... Where the preset's settings say `multi_label`, it's a `MultiLabel`: the
+        probabilities are independent of each other, `labels` are those of at least the setting
+        `threshold` (0.5), and `label` is but the likeliest. A model with one output is a
+        regression: `score` is its value, `label` is None and `scores` is empty.
 
     Raises:
         InputError: The preset has another head.
         TypeError: A text is neither str nor bytes.
         ValueError: `texts` and `pairs` don't match.
     """
+    if preset.model.name == "multiple_choice" and pairs is not None:
+        texts, is_single = as_texts(texts, "texts")
+        choices = [as_texts(own, "pairs")[0] for own in ([pairs] if is_single else pairs)]
+        results = [classification(x, (), False) for x in choice_logits(preset, texts, choices)]
+        return results[0] if is_single else results
     _check_head(preset, "classify")
     if pairs is None:
         texts, is_single = as_texts(texts, "texts")

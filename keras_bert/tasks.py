@@ -197,7 +197,7 @@ def multiple_choice(encoder: keras.Model, dropout: float = 0.1) -> Model:
     x = encoder(rows)["pooled_output"]  # (B * K, D)
     x = keras.layers.Dropout(dropout, name="label_dropout")(x)
     scores = _dense(encoder, 1, "label")(x)  # (B * K, 1)
-    logits = UnfoldChoices(name="unfold")(scores, inputs["token_ids"])
+    logits = UnfoldChoices(dtype="float32", name="unfold")(scores, inputs["token_ids"])
     return Model(inputs, {"label": logits}, name="multiple_choice")
 
 

@@ -5,7 +5,8 @@ r"""Fine-tune BERT to answer questions from a text (Devlin et al., 2018, section
 
 Files are the JSON of SQuAD 1.1 or 2.0, CMRC 2018, DRCD or XQuAD. Where questions of the dev file
 have no answer, the threshold of "no answer" is the one of the best F1 on it, and is saved with the
-preset: score it on a `--test-file`, as on the dev file it has been fitted. The best epoch is then
+preset: score it on a `--test-file`, as on the dev file it has been fitted; one without `answers`
+is answered alone. The best epoch is then
 that of the best mean of F1 and of the answerable questions' F1 without a threshold: F1 alone is
 the same for all models that had better say nothing.
 """
@@ -32,20 +33,10 @@ from keras_bert.tokenizer_checks import check_unknown
 AGREEMENTS = {"squad": answer_scores.squad_agreement, "cmrc": answer_scores.cmrc_agreement}
 
 
-@dataclasses.dataclass(frozen=True)
-class Args:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Args(finetuning.Args):
     """Fine-tune BERT to answer questions from a text."""
 
-    checkpoint: str
-    """Folder to start from: a preset, Hugging Face's, Google's or KerasHub's."""
-    train_file: str
-    """Questions to train on."""
-    dev_file: str
-    """Questions to choose the best epoch and the no-answer threshold by, and to score them on."""
-    output_dir: str
-    """Where the preset, metrics, predictions and the report go."""
-    test_file: str = ""
-    """Questions to score the best epoch on besides, with the threshold of the dev file."""
     rules: Literal["auto", "squad", "cmrc"] = "auto"
     """Exact match and F1 by words, as SQuAD's script has it, or by ideographs, as CMRC 2018's;
     auto: the latter where most answers of the dev file hold an ideograph."""
@@ -55,44 +46,6 @@ class Args:
     """Tokens from one window on a long context to the next."""
     max_answer_length: int = 30
     """Tokens of the longest answer."""
-    batch_size: int = 32
-    """Questions an update; the windows of a long context count one by one."""
-    epochs: int = 2
-    """Passes over the training file."""
-    learning_rate: float = 3e-5
-    """Peak rate; the paper has 5e-5 for SQuAD 1.1 and 2.0."""
-    warmup_ratio: float = 0.1
-    """Share of the updates that climb to the peak rate; then it falls to 0."""
-    weight_decay: float = 0.01
-    """Of AdamW, on all weights but biases and layer norms."""
-    layer_decay: float = 1.0
-    """Factor of the rate from each layer to the one below it."""
-    freeze_layers: int = 0
-    """Hold the embeddings and this many of the lowest layers as they are."""
-    reinitialize_layers: int = 0
-    """Draw this many of the highest layers anew."""
-    search: bool = False
-    """Try the paper's grid of rates, batches and epochs, and keep the best."""
-    seeds: int = 1
-    """Runs, each with a seed of its own."""
-    patience: int = 0
-    """Epochs without a better score after which a run stops; 0: never."""
-    strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
-    """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
-    tpu: str = ""
-    """The TPU's name; empty: the one of this machine."""
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
-    """Keras's dtype policy."""
-    accumulate: int = 1
-    """Micro-batches an update on each replica: less memory, the same update."""
-    steps_per_execution: int = 1
-    """Updates a call of the compiled step: more saves time on a TPU."""
-    seed: int = 0
-    """For the head's initial weights, dropout and order; the first of several."""
-    smoke: bool = False
-    """One epoch on a few questions, to see that the command works."""
-    overwrite: bool = False
-    """Replace the run in `output_dir`."""
 
 
 def main(args: Args) -> dict[str, Any]:
@@ -104,11 +57,12 @@ def main(args: Args) -> dict[str, Any]:
 
     # ---- Data ------------------------------------------------------------------
     files = {"train": args.train_file, "dev": args.dev_file, "test": args.test_file}
-    data = {name: read_questions(path) for name, path in files.items() if path}
+    data = {name: read_questions(path, needs_answers=name != "test")
+            for name, path in files.items() if path}  # fmt: skip
     if args.smoke:
         data = {name: rows[: finetuning.SMOKE_EXAMPLES] for name, rows in data.items()}
     for name, rows in data.items():
-        unanswerable = sum(not row.answers for row in rows)
+        unanswerable = sum(row.answers == () for row in rows)
         print(f"{name}: {len(rows)} questions, {unanswerable} without an answer")
     rules = args.rules if args.rules != "auto" else rules_for(data["dev"])
     print(f"Scores by the rules of {'SQuAD' if rules == 'squad' else 'CMRC 2018'}")
@@ -129,6 +83,7 @@ def main(args: Args) -> dict[str, Any]:
     def build(args: Args) -> tuple[keras_bert.Preset, keras.Model]:
         encoder = finetuning.start_encoder(args, base)
         model = keras_bert.tasks.span_classifier(encoder)
+        finetuning.keep_head(args, base, model)
         preset = keras_bert.Preset(
             base.config, encoder, base.tokenizer, model, settings=dict(settings)
         )
@@ -170,30 +125,29 @@ def main(args: Args) -> dict[str, Any]:
     best, metrics = finetuning.finetune(args, task, strategy, folder)
 
     # ---- Save ------------------------------------------------------------------
-    found = read(best.preset, data["dev"], count=20)
-    threshold = tuned_threshold(data["dev"], found, rules)
+    preset = finetuning.settled(best, strategy, folder)
+    found = {name: read(preset, data[name], count=20) for name in data if name != "train"}
+    threshold = tuned_threshold(data["dev"], found["dev"], rules)
     if threshold is not None:
-        best.preset.settings["no_answer_threshold"] = threshold
+        preset.settings["no_answer_threshold"] = threshold
         metrics["no_answer_threshold"] = threshold
-    keras_bert.save(best.preset, folder / "preset")
-    if "test" in data:
-        tested = scores(data["test"], read(best.preset, data["test"]), rules, threshold)
-        metrics["test"] = {name: round(value, 4) for name, value in tested.items()}
+        keras_bert.save(preset, folder / "preset")
+    last = "test" if "test" in data else "dev"
+    if last == "test" and data["test"][0].answers is not None:
+        metrics["test"] = finetuning.rounded(scores(data["test"], found["test"], rules, threshold))
     write_json(folder / "metrics.json", metrics)
-    answers = [each.answer(threshold) for each in found]
-    table = judged(data["dev"], answers, rules)
-    finetuning.write_predictions(folder, table)
-    write_official(folder, data["dev"], found, answers)
-    finetuning.write_run_report(
-        folder, "Answers from a text", best.args, metrics, [confident_errors(table)]
-    )
+    answers = {name: [each.answer(threshold) for each in found[name]] for name in found}
+    finetuning.write_predictions(folder, prediction_rows(data[last], answers[last], rules))
+    write_official(folder, data[last], found[last], answers[last])
+    errors = confident_errors(prediction_rows(data["dev"], answers["dev"], rules))
+    finetuning.write_run_report(folder, "Answers from a text", best.args, metrics, [errors])
     print(f"Report: {folder / 'report.html'}")
     return metrics
 
 
 def rules_for(rows: Sequence[Question]) -> str:
     """CMRC's where most answers hold an ideograph."""
-    texts = [answer.text for row in rows for answer in row.answers]
+    texts = [answer.text for row in rows for answer in row.answers or ()]
     chinese = sum(any("\u4e00" <= char <= "\u9fa5" for char in text) for text in texts)
     return "cmrc" if 2 * chinese > len(texts) else "squad"
 
@@ -209,7 +163,7 @@ def agreements(
 ) -> list[answer_scores.Agreement]:
     """Each answer's exact match and F1 with the best of the true answers."""
     return [
-        answer_scores.best_agreement(AGREEMENTS[rules], text, [x.text for x in row.answers])
+        answer_scores.best_agreement(AGREEMENTS[rules], text, [x.text for x in row.answers or ()])
         for row, text in zip(rows, answers, strict=True)
     ]
 
@@ -239,32 +193,33 @@ def scores(
     odds = [each.null_odds for each in found]
     results["no_answer_share"] = 1 - float(np.mean(has_answer))  # F1 of always answering ""
     results["no_answer_average_precision"] = answer_scores.average_precision(
-        odds, np.logical_not(has_answer)
+        odds, [not each for each in has_answer]
     )
     results["selection"] = results["f1"] / 2
     if any(has_answer):
-        answerable = [(row, x.answer().answer) for row, x in zip(rows, found, strict=True)
-                      if row.answers]  # fmt: skip
-        judged = agreements(*map(list, zip(*answerable, strict=True)), rules)
+        pairs = [(row, x) for row, x in zip(rows, found, strict=True) if row.answers]
+        texts = [x.answer().answer for _, x in pairs]
+        judged = agreements([row for row, _ in pairs], texts, rules)
         for name in ("exact_match", "f1"):
             results[f"answerable_{name}"] = mean(judged, name)  # without a threshold
         results["selection"] += results["answerable_f1"] / 2
     return results
 
 
-def judged(rows: Sequence[Question], answers: Sequence[Answer], rules: str) -> list[dict[str, Any]]:
-    """The rows of the predictions' table."""
-    found = agreements(rows, [each.answer for each in answers], rules)
-    return [
-        {
-            "id": row.id,
-            "question": row.question,
-            "true": [answer.text for answer in row.answers],
-            **answer._asdict(),
-            **{name: round(value, 4) for name, value in agreement._asdict().items()},
-        }
-        for row, answer, agreement in zip(rows, answers, found, strict=True)
-    ]
+def prediction_rows(
+    rows: Sequence[Question], answers: Sequence[Answer], rules: str
+) -> list[dict[str, Any]]:
+    """What `write_predictions` takes: true answers and scores where there are any."""
+    found = []
+    judged = agreements(rows, [each.answer for each in answers], rules)
+    for row, answer, agreement in zip(rows, answers, judged, strict=True):
+        entry: dict[str, Any] = {"id": row.id, "question": row.question}
+        if row.answers is None:
+            found.append(entry | answer._asdict())
+            continue
+        entry["true"] = [each.text for each in row.answers]
+        found.append(entry | answer._asdict() | finetuning.rounded(agreement._asdict()))
+    return found
 
 
 def write_official(

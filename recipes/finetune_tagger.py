@@ -5,7 +5,7 @@ r"""Fine-tune BERT to tag words: names, parts of speech, slots (Devlin et al., 2
 
 Files are columns (CoNLL), CoNLL-U, UNER's iob2 or JSON lines, told apart by what's in them. Where
 one of the tags is `O`, tags are entities' and are scored by F1 of whole entities, as seqeval
-does by default; else by accuracy.
+does by default; else by accuracy. A `--test-file` may hold words alone, to be tagged.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -33,64 +34,20 @@ from keras_bert.tokenizer_checks import check_unknown
 from keras_bert.windows import given_words
 
 
-@dataclasses.dataclass(frozen=True)
-class Args:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Args(finetuning.Args):
     """Fine-tune BERT to tag words."""
 
-    checkpoint: str
-    """Folder to start from: a preset, Hugging Face's, Google's or KerasHub's."""
-    train_file: str
-    """Tagged sentences to train on."""
-    dev_file: str
-    """Tagged sentences to choose the best epoch by, and to score it on."""
-    output_dir: str
-    """Where the preset, metrics, predictions and the report go."""
-    test_file: str = ""
-    """Tagged sentences to score the best epoch on besides."""
     tag_column: int = 0
     """The column of tags, from 1; 0: the last one, or the usual one of CoNLL-U and iob2."""
     crf: bool = False
     """Choose the tags of a sentence together, by a conditional random field on top."""
     max_sequence_length: int = 128
     """Tokens of a window, [CLS] and [SEP] included; a longer sentence is read in several."""
-    batch_size: int = 32
-    """Sentences an update; a long one's windows count one by one."""
-    epochs: int = 3
-    """Passes over the training file."""
-    learning_rate: float = 5e-5
-    """Peak rate; the paper picks the best of 5e-5, 3e-5 and 2e-5."""
-    warmup_ratio: float = 0.1
-    """Share of the updates that climb to the peak rate; then it falls to 0."""
-    weight_decay: float = 0.01
-    """Of AdamW, on all weights but biases and layer norms."""
-    layer_decay: float = 1.0
-    """Factor of the rate from each layer to the one below it."""
-    freeze_layers: int = 0
-    """Hold the embeddings and this many of the lowest layers as they are."""
-    reinitialize_layers: int = 0
-    """Draw this many of the highest layers anew."""
-    search: bool = False
-    """Try the paper's grid of rates, batches and epochs, and keep the best."""
-    seeds: int = 1
-    """Runs, each with a seed of its own."""
-    patience: int = 0
-    """Epochs without a better score after which a run stops; 0: never."""
-    strategy: Literal["one", "mirrored", "multiworker", "tpu"] = "one"
-    """One device; all GPUs of this host; the hosts of TF_CONFIG; a TPU."""
-    tpu: str = ""
-    """The TPU's name; empty: the one of this machine."""
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
-    """Keras's dtype policy."""
-    accumulate: int = 1
-    """Micro-batches an update on each replica: less memory, the same update."""
-    steps_per_execution: int = 1
-    """Updates a call of the compiled step: more saves time on a TPU."""
-    seed: int = 0
-    """For the head's initial weights, dropout and order; the first of several."""
-    smoke: bool = False
-    """One epoch on a few sentences, to see that the command works."""
-    overwrite: bool = False
-    """Replace the run in `output_dir`."""
+
+
+# Tags without a meaning of their own; entities'; entities' that always begin with B or S.
+Scheme = Literal["", "entities", "strict"]
 
 
 class Tagged(NamedTuple):
@@ -106,26 +63,32 @@ def main(args: Args) -> dict[str, Any]:
 
     # ---- Data ------------------------------------------------------------------
     files = {"train": args.train_file, "dev": args.dev_file, "test": args.test_file}
-    data = {name: read_tagged_sentences(path, args.tag_column or None)
+    column = args.tag_column or None
+    data = {name: read_tagged_sentences(path, column, needs_tags=name != "test")
             for name, path in files.items() if path}  # fmt: skip
-    if args.smoke:
-        data = {name: rows[: finetuning.SMOKE_EXAMPLES] for name, rows in data.items()}
     counts = Counter(tag for row in data["train"] for tag in row.tags)
     labels = tuple(sorted(counts))
     if len(labels) < 2:
         raise InputError(f"{args.train_file} holds one tag only, {labels[0]!r}: give at least two.")
-    is_entities = entities.OUTSIDE in labels
+    for name, rows in data.items():
+        check_tags(files[name], rows, labels)
+    scheme = scheme_of(data["train"], labels)
+    if args.smoke:
+        data = {name: rows[: finetuning.SMOKE_EXAMPLES] for name, rows in data.items()}
     print(f"{len(data['train'])} sentences, {counts.total()} words, {len(labels)} tags:",
           ", ".join(f"{tag} {n}" for tag, n in counts.most_common(20)))  # fmt: skip
     with strategy.scope():
         base = keras_bert.load(args.checkpoint)
     check_unknown(base.tokenizer, [" ".join(row.words) for row in data["train"][:2000]])
     finetuning.check_lengths(args, base)
+    if base.model.name == "token_classifier" and set(base.labels) == set(labels):
+        labels = base.labels  # in the order of its head, which is kept
 
     # ---- Model -----------------------------------------------------------------
     def build(args: Args) -> tuple[keras_bert.Preset, keras.Model]:
         encoder = finetuning.start_encoder(args, base)
         model = keras_bert.tasks.token_classifier(encoder, len(labels), crf=args.crf)
+        finetuning.keep_head(args, base, model, labels)
         settings = {"max_sequence_length": args.max_sequence_length}
         preset = keras_bert.Preset(base.config, encoder, base.tokenizer, model, labels, settings)
         return preset, model
@@ -146,7 +109,7 @@ def main(args: Args) -> dict[str, Any]:
     # ---- Train -----------------------------------------------------------------
     commonest = counts.most_common(1)[0][0]
     guesses = [Tagged([commonest] * len(row.words), []) for row in data["dev"]]
-    metric = "entity_f1" if is_entities else "accuracy"
+    metric = "entity_f1" if scheme else "accuracy"
     task = finetuning.Task(
         build=build,
         batches=batches,
@@ -154,30 +117,56 @@ def main(args: Args) -> dict[str, Any]:
         loss=CrfLoss()
         if args.crf
         else keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        score=lambda preset: scores(data["dev"], predict(preset, data["dev"]), is_entities),
+        score=lambda preset: scores(data["dev"], predict(preset, data["dev"]), scheme),
         metric=metric,
-        floor=scores(data["dev"], guesses, is_entities)[metric],
+        floor=scores(data["dev"], guesses, scheme)[metric],
     )
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     best, metrics = finetuning.finetune(args, task, strategy, folder)
 
     # ---- Save ------------------------------------------------------------------
-    keras_bert.save(best.preset, folder / "preset")
-    predicted = predict(best.preset, data["dev"])
-    if "test" in data:
-        tested = scores(data["test"], predict(best.preset, data["test"]), is_entities)
-        metrics["test"] = {name: round(value, 4) for name, value in tested.items()}
+    preset = finetuning.settled(best, strategy, folder)
+    predicted = {name: predict(preset, data[name]) for name in data if name != "train"}
+    last = "test" if "test" in data else "dev"
+    if last == "test" and data["test"][0].tags:
+        metrics["test"] = finetuning.rounded(scores(data["test"], predicted["test"], scheme))
     write_json(folder / "metrics.json", metrics)
-    rows = [
-        {"line": row.line, "words": row.words, "tags": row.tags, "predicted": found.tags}
-        for row, found in zip(data["dev"], predicted, strict=True)
-    ]
-    finetuning.write_predictions(folder, rows)
-    write_columns(folder / "predictions.conll", data["dev"], predicted)
-    sections = [*entity_tables(data["dev"], predicted, is_entities), errors(data["dev"], predicted)]
+    finetuning.write_predictions(folder, prediction_rows(data[last], predicted[last]))
+    write_columns(folder / "predictions.conll", data[last], predicted[last])
+    dev = data["dev"], predicted["dev"]
+    sections = [*score_tables(*dev, scheme), errors(*dev)]
     finetuning.write_run_report(folder, "Tagging", best.args, metrics, sections)
     print(f"Report: {folder / 'report.html'}")
     return metrics
+
+
+def check_tags(path: str, rows: Sequence[TaggedSentence], labels: Sequence[str]) -> None:
+    """Names the tags that don't occur in training and so count as errors; refuses a file of them.
+
+    Raises:
+        InputError: none of the file's tags occurs in training.
+    """
+    counts = Counter(tag for row in rows for tag in row.tags)
+    unknown = [tag for tag in counts if tag not in labels]
+    if unknown and len(unknown) == len(counts):
+        raise InputError(
+            f"{path}: none of its tags occurs in the training file, as {unknown[0]!r} doesn't: "
+            "check --tag-column, or give files of the same tags."
+        )
+    if unknown:
+        named = ", ".join(f"{tag} {counts[tag]}" for tag in unknown[:10])
+        warnings.warn(
+            f"{path}: {len(unknown)} tags don't occur in the training file, and their words count "
+            f"as errors: {named}.",
+            stacklevel=2,
+        )
+
+
+def scheme_of(rows: Sequence[TaggedSentence], labels: Sequence[str]) -> Scheme:
+    """What the tags say, by the tags in use."""
+    if entities.OUTSIDE not in labels:
+        return ""
+    return "strict" if entities.is_strict(row.tags for row in rows) else "entities"
 
 
 def predict(preset: keras_bert.Preset, rows: Sequence[TaggedSentence]) -> list[Tagged]:
@@ -196,44 +185,57 @@ def predict(preset: keras_bert.Preset, rows: Sequence[TaggedSentence]) -> list[T
 
 
 def scores(
-    rows: Sequence[TaggedSentence], predicted: Sequence[Tagged], is_entities: bool
+    rows: Sequence[TaggedSentence], predicted: Sequence[Tagged], scheme: Scheme
 ) -> dict[str, float]:
-    """Accuracy over words and, of entities, precision, recall, F1, and F1 by IOB2's rules."""
+    """Accuracy over words; of entities, precision, recall, F1, and F1 where B or S must begin."""
     true, found = [row.tags for row in rows], [each.tags for each in predicted]
     right = [a == b for x, y in zip(true, found, strict=True) for a, b in zip(x, y, strict=True)]
-    results = {"accuracy": float(np.mean(right))}
-    if is_entities:
+    results = {}
+    if scheme:
         precision, recall, f1, *_ = entities.entity_scores(true, found)[""]
-        strict = entities.entity_scores(true, found, strict=True)[""].f1
-        results = {"entity_f1": f1, "entity_precision": precision, "entity_recall": recall,
-                   "strict_entity_f1": strict} | results  # fmt: skip
-    return results
+        results = {"entity_f1": f1, "entity_precision": precision, "entity_recall": recall}
+    if scheme == "strict":
+        results["strict_entity_f1"] = entities.entity_scores(true, found, strict=True)[""].f1
+    return results | {"accuracy": float(np.mean(right))}
+
+
+def prediction_rows(
+    rows: Sequence[TaggedSentence], predicted: Sequence[Tagged]
+) -> list[dict[str, Any]]:
+    """What `write_predictions` takes: words, true tags where there are any, predicted ones."""
+    return [
+        {"line": row.line, "words": row.words}
+        | ({"tags": row.tags} if row.tags else {})
+        | {"predicted": found.tags}
+        for row, found in zip(rows, predicted, strict=True)
+    ]
 
 
 def write_columns(
     path: pathlib.Path, rows: Sequence[TaggedSentence], predicted: Sequence[Tagged]
 ) -> None:
-    """Word, true tag and predicted tag a line, as conlleval and its like read them."""
+    """Word, true tag (if any) and predicted tag a line, as conlleval and its like read them."""
     lines = []
     for row, found in zip(rows, predicted, strict=True):
-        for each in zip(row.words, row.tags, found.tags, strict=True):
+        columns = [row.words, row.tags, found.tags] if row.tags else [row.words, found.tags]
+        for each in zip(*columns, strict=True):
             # A word of JSON lines may hold anything.
             lines.append("\t".join(re.sub("[\t\r\n]", " ", cell) for cell in each))
         lines.append("")
     write_text(path, "\n".join(lines) + "\n")
 
 
-def entity_tables(
-    rows: Sequence[TaggedSentence], predicted: Sequence[Tagged], is_entities: bool
+def score_tables(
+    rows: Sequence[TaggedSentence], predicted: Sequence[Tagged], scheme: Scheme
 ) -> list[Table]:
     """Scores of each type of entity; of other tags, whose accuracy is how high."""
     true, found = [row.tags for row in rows], [each.tags for each in predicted]
-    if is_entities:
+    if scheme:
         by_type = entities.entity_scores(true, found)
-        table = [(name or "all", *score) for name, score in by_type.items()]
+        scored = [(name or "all", *score) for name, score in by_type.items()]
         columns = ("type", "precision", "recall", "F1", "true", "predicted", "right")
         note = "An entity is right if its first and last word and its type are (seqeval's default)."
-        return [Table("Entities", columns, table, note=note)]
+        return [Table("Entities", columns, scored, note=note)]
     pairs = Counter((a, a == b) for x, y in zip(true, found, strict=True)
                     for a, b in zip(x, y, strict=True))  # fmt: skip
     totals = Counter(tag for tags in true for tag in tags)

@@ -62,6 +62,8 @@ def test_cmrc():
     # The longest common run is 2 of 3 and of 4 segments.
     assert cmrc_agreement("甲乙丙", "乙丙丁戊").f1 == pytest.approx(2 * (2 / 3) * (2 / 4) / (7 / 6))
     assert cmrc_agreement("", "甲") == (0, 0)
+    assert best_agreement(cmrc_agreement, "", []) == (1, 1)
+    assert best_agreement(cmrc_agreement, "甲", []) == (0, 0)
 
 
 def test_the_threshold_is_the_best_of_all():

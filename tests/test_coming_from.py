@@ -135,7 +135,7 @@ def test_words_of_the_config_and_flags_of_the_recipes_exist():
     recipes = "".join(
         (ROOT / "recipes" / f"{name}.py").read_text(encoding="utf-8")
         for name in ("create_pretraining_data", "pretrain", "finetune_classifier")
-    )
+    ) + (ROOT / "keras_bert" / "finetuning" / "flags.py").read_text(encoding="utf-8")
     assert len(flags) > 10
     for flag in flags:
         assert f"\n    {flag[2:].replace('-', '_')}: " in recipes, flag

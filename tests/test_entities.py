@@ -9,7 +9,7 @@ import pytest
 from conftest import TESTS
 from test_cases import case  # noqa: F401 - a fixture
 
-from keras_bert.entities import Entity, entities, entity_scores
+from keras_bert.entities import Entity, entities, entity_scores, is_strict
 
 PREFIXES = ("BI", "I", "BIES")
 TYPES = ["PER", "LOC", "creative-work"]
@@ -81,6 +81,13 @@ def test_the_rules(case):  # noqa: F811
 )
 def test_schemes(tags, expected):
     assert entities(tags.split()) == [Entity(*each) for each in expected]
+
+
+def test_where_an_entity_must_begin_with_b_or_s():
+    tags = ["S-a", "O", "B-a", "E-a", "I-b", "O", "I-a"]
+    assert entities(tags, strict=True) == [(0, 1, "a"), (2, 4, "a")]
+    assert is_strict([tags, ["B-a"]]) and not is_strict([["I-a", "B-a"], ["I-a"]])
+    assert not is_strict([["O"]])
 
 
 def test_scores_by_type():

@@ -150,6 +150,11 @@ def test_what_can_not_be_exported(preset, tmp_path):
     several = dataclasses.replace(preset, settings=preset.settings | {"multi_label": True})
     with pytest.raises(InputError, match="several labels at once"):
         keras_bert.export_saved_model(several, tmp_path / "a")
+    for name, value in (("pair", True), ("symmetric", True), ("truncate", "tail"),
+                        ("window_stride", 8)):  # fmt: skip
+        other = dataclasses.replace(preset, settings=preset.settings | {name: value})
+        with pytest.raises(InputError, match=f"can't be exported so far.*'{name}'"):
+            keras_bert.export_saved_model(other, tmp_path / "a")
     keras_bert.export_saved_model(preset, tmp_path / "b")
     with pytest.raises(InputError, match="exists"):
         keras_bert.export_saved_model(preset, tmp_path / "b")

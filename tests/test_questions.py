@@ -128,6 +128,18 @@ def test_refused(write, change, message):
         read_questions(write(block))
 
 
+def test_without_answers(write):
+    block = paragraph("Ann saw Bob.", [("Ann", 0)], [])
+    for entry in block["qas"]:
+        del entry["answers"]
+    with pytest.raises(InputError, match="question q0: expected a field 'answers'"):
+        read_questions(write(block))
+    assert [row.answers for row in read_questions(write(block), needs_answers=False)] == [None] * 2
+    block["qas"][0]["is_impossible"] = True
+    with pytest.raises(InputError, match="question q1: it has no field 'answers', and others"):
+        read_questions(write(block), needs_answers=False)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -246,6 +258,20 @@ def test_labels_spell_the_answer(tokenizer):
     assert len(found) > len(made)  # windows
     assert set(spelt) == {row.answers[0].text for row in answerable}
     assert len(spelt) >= len(answerable)
+
+
+def test_logits_stay_in_float32():
+    """In float16 what is outside would be -inf, and 0 times it is no number."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        layer = SpansApart()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    layer = SpansApart.from_config(layer.get_config())
+    logits = np.array([[70000.0, 1.0001]], "float32")
+    mask, starts = np.array([[1, 0]], "int32"), np.array([[0, -1]], "int32")
+    found = keras.ops.convert_to_numpy(layer(logits, mask, starts))
+    assert found.dtype == np.float32 and np.isfinite(found).all() and found[0, 0, 0] == 70000
 
 
 def packed_model(model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import pathlib
 import shutil
@@ -351,6 +352,7 @@ def test_help_explains_every_flag(name, capsys):
     assert ended.value.code == 0
     text = capsys.readouterr().out
     source = (RECIPES / f"{name}.py").read_text(encoding="utf-8")
+    source += "".join(inspect.getsource(each) for each in arguments.__mro__[1:-1])
     for field in arguments.__dataclass_fields__:
         assert f"--{field.replace('_', '-')}" in text
         declaration = source.index(f"    {field}: ")

@@ -115,6 +115,32 @@ def test_refused(write, text, message):
         read_tagged_sentences(write(text))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ann\nsings\n\n\nBob\n", [("Ann sings", 1), ("Bob", 5)]),
+        ("Ann\t_\nsings\t\n", [("Ann sings", 1)]),
+        (CONLLU.replace("ADP", "_").replace("DET", "_").replace("NOUN", "_"), [("de le chat", 4)]),
+        ('{"words": ["a", "b"]}\n{"tokens": ["c"]}', [("a b", 1), ("c", 2)]),
+    ],
+)
+def test_without_tags(write, text, expected):
+    found = read_tagged_sentences(write(text), needs_tags=False)
+    assert found == [TaggedSentence(tuple(words.split()), (), line) for words, line in expected]
+
+
+def test_all_words_have_tags_or_none(write):
+    [row] = read_tagged_sentences(write("Ann\tB-x\nsings\tO\n"), needs_tags=False)
+    assert row == sentence("Ann sings", ["B-x", "O"])
+    for text, message in (
+        ("Ann\tB-x\nsings\t\n", r"line 2: the word 'sings' has no tag"),
+        ('{"words": ["a"], "tags": ["O"]}\n{"words": ["b"]}', r"line 2: the word 'b' has no tag"),
+        ("Ann\nsings\tO\n", r"line 2: expected a word alone as above"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_tagged_sentences(write(text), needs_tags=False)
+
+
 def test_tag_column_must_be_one(write):
     for column in (1, 3, 0, -1):
         with pytest.raises(InputError, match=f"has 2 columns.* can't be in column {column}"):

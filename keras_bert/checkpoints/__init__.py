@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import warnings
 from types import ModuleType
 
 from keras_bert.checkpoints import google, hub, huggingface, keras_hub, preset
@@ -19,6 +20,8 @@ FORMATS: dict[str, ModuleType] = {
     "google": google,
     "keras_hub": keras_hub,
 }
+# The settings that Hugging Face's files have words for.
+IN_HUGGINGFACE = {"max_sequence_length", "multi_label", "pooler"}
 
 
 def load(folder: str | os.PathLike[str]) -> Preset:
@@ -55,6 +58,8 @@ def load_with_report(folder: str | os.PathLike[str]) -> tuple[Preset, Report]:
 def save(preset: Preset, folder: str | os.PathLike[str], format: str = "preset") -> None:
     """Writes a checkpoint in one of `FORMATS`; an older one there is replaced when it's whole.
 
+    Hugging Face's has no room for most settings: a warning names those that are left out.
+
     Raises:
         InputError: the folder holds other files or is a hub's, or the format can't express the
             model.
@@ -75,6 +80,13 @@ def save(preset: Preset, folder: str | os.PathLike[str], format: str = "preset")
     if format != "preset" and "crf" in [layer.name for layer in preset.model.layers]:
         raise InputError(f"The format {format} has no word for a CRF: save it as preset.")
     FORMATS[format].write(preset, folder)
+    lost = [name for name in preset.settings if name not in IN_HUGGINGFACE]
+    if format == "huggingface" and lost:
+        warnings.warn(
+            f"{folder}: the format huggingface has no word for the settings {', '.join(lost)}: "
+            "what is loaded from there predicts without them.",
+            stacklevel=2,
+        )
 
 
 def format_of(folder: str | os.PathLike[str]) -> str:

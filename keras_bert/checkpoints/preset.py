@@ -40,8 +40,10 @@ class Preset:
         tokenizer: How text becomes the encoder's ids.
         model: The task's model on this encoder, or the encoder itself.
         labels: Class names in the order of the logits.
-        settings: What predictions need besides: `max_sequence_length`; `multi_label`; an answer's
-            `no_answer_threshold`; an embedding's `pooling` and `normalize`.
+        settings: What predictions need besides: `max_sequence_length`; a classifier's `truncate`,
+            `window_stride`, `pair`, `symmetric`, `multi_label` and `threshold`; an answer's
+            `stride`, `max_answer_length` and `no_answer_threshold`; an embedding's `pooling` and
+            `normalize`.
 
     Raises:
         ValueError: the tokenizer has tokens for which the encoder's table has no rows; the labels

@@ -19,6 +19,8 @@ class SpansApart(keras.layers.Layer):
     else is in the row has a part in it. Labels are positions in the row, (B, S), with weights
     (B, S) that are 0 at empty slots, as `keras_bert.data.squad(..., layout="packed")` gives them.
 
+    Logits stay in float32 under a mixed policy, as the heads' do: float16 ends at 65,504.
+
     Call arguments:
         logits: float (B, T).
         padding_mask: int (B, T), k at the tokens of the row's k-th sequence, from 1.
@@ -27,6 +29,9 @@ class SpansApart(keras.layers.Layer):
     Returns:
         float (B, S, T).
     """
+
+    def __init__(self, dtype: Any = "float32", **kwargs: Any):
+        super().__init__(dtype=dtype, **kwargs)
 
     def call(self, logits: Any, padding_mask: Any, sequence_starts: Any) -> Any:
         count = ops.shape(sequence_starts)[1]
