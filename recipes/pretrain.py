@@ -20,7 +20,7 @@ code 1; the last good checkpoint stays, and `checkpoints/non-finite` has the bat
 before it (`keras_bert.training.callbacks.load_batch` reads them).
 
 Expect: for the first command, 11 minutes on two CPU cores and a masked-LM loss at [MASK]
-positions 0.17 nat below a unigram model's (`recipes/README.md` has the table and the curve). The
+positions 0.18 nat below a unigram model's (`recipes/README.md` has the table and the curve). The
 paper's own run, `--size base`, wants accelerators.
 """
 
