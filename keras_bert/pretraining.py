@@ -114,6 +114,8 @@ def read_parts(args: Any, updates: int, every: int) -> list[Part]:
                 f"--dev-data must hold one folder for each length of --data. Received: {folder} "
                 f"of length {length}, and lengths {', '.join(map(str, lengths))} in --data."
             )
+    for part in parts:
+        part.batches(part.phase.start)  # refuses what can't be, while nothing is replaced yet
     return parts
 
 

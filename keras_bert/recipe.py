@@ -206,6 +206,11 @@ def _check_same_run(path: pathlib.Path, args: Any) -> None:
         raise InputError(f"{path} is damaged: restore it, or choose --overwrite.") from error
     # As JSON, which knows no tuples.
     now = json.loads(json.dumps(dataclasses.asdict(args)))
+    if not now.keys() <= stored.keys():
+        raise InputError(
+            f"{path.parent} holds the run of another recipe, or of another version of it: choose "
+            "another --output-dir."
+        )
     for name in now.keys() - set(WHERE_AND_HOW):
         if now[name] != stored.get(name):
             flag = f"--{name.replace('_', '-')}"

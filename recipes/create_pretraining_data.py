@@ -50,6 +50,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.tokenizer_checks import check_casing, check_unknown
 
+LONGEST = 65_536  # tokens of an example: no position table goes as far
 # Of the settings, these leave the examples as they are.
 NOT_OF_THE_DATA = (
     *("vocabulary", "output_dir", "workers", "runner", "beam_options", "resume", "overwrite"),
@@ -207,9 +208,9 @@ def write_manifests(
 def check_args(args: Args) -> None:
     if not args.input:
         raise InputError("--input needs at least one file.")
-    if args.max_sequence_length < MIN_SEQUENCE_LENGTH:
+    if not MIN_SEQUENCE_LENGTH <= args.max_sequence_length <= LONGEST:
         raise InputError(
-            f"--max-sequence-length must be at least {MIN_SEQUENCE_LENGTH}. "
+            f"--max-sequence-length must be at least {MIN_SEQUENCE_LENGTH} and at most {LONGEST}. "
             f"Received: {args.max_sequence_length}."
         )
     if not 0 <= args.short_sequence_probability <= 1:

@@ -171,6 +171,8 @@ def count_updates(args: Args) -> tuple[int, int]:
             "--steps, --save-every and --keep must be at least 1, --evaluate-every at least 0. "
             f"Received: {args.steps}, {args.save_every}, {args.keep}, {args.evaluate_every}."
         )
+    if args.row_length < 0:
+        raise InputError(f"--row-length must be at least 0. Received: {args.row_length}.")
     if args.evaluate_every % args.steps_per_execution:
         raise InputError(
             "--evaluate-every must be a multiple of --steps-per-execution. Received: "

@@ -81,3 +81,10 @@ def test_overwrite_keeps_what_the_command_reads(tmp_path, field):
     with pytest.raises(InputError, match=r"would remove .*train\.tsv"):
         start_run(folder, args, overwrite=True)
     assert data.exists()
+
+
+def test_the_folder_of_another_recipe_is_not_resumed(tmp_path):
+    folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+    (folder / "args.json").write_text('{"output_dir": "run", "temperature": 1}', encoding="utf-8")
+    with pytest.raises(InputError, match="holds the run of another recipe"):
+        start_run(folder, Args(str(folder)), resume=True)

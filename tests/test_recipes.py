@@ -265,6 +265,8 @@ def test_pretrain_refuses(work, tmp_path, capsys):
     assert "examples-00000-of-00008.tfrecord has" in sentence(data=(str(other),))
     assert "--learning-rate" in sentence(learning_rate=float("nan"))
     assert "isn't a checkpoint" in sentence(checkpoint=tmp_path)
+    assert "row_length is 16: give at least 32" in sentence(row_length=16)
+    assert "--row-length must be at least 0" in sentence(row_length=-1)
 
 
 def test_position_table_that_is_too_short(work, tmp_path, capsys):
