@@ -13,13 +13,12 @@ Google's script (google-research/bert, with `tokenization.py` beside it) runs un
 compat.v1 on the text once, a sentence a line, at a dupe factor of 5; its CPU seconds are
 those of its `main`.
 
-Measured on two cores that other work shared (load 6 to 13), examples a core-second: Google's
-script 2,746 to 2,824 (8,181 examples in 2.9 CPU seconds); ours at the same dupe factor of 5,
-50 MB, 51,597 (18.6 x; one run); at a dupe factor of 1, where each pass pays for its own
-tokenization, 23,362 on 200 MB and 26,483 on 50 MB (8.3 to 9.5 x; medians of three). 200 MB took
-17.8 CPU seconds by one process and 18.3 by two. Under that load the time says little of how two
-workers compare with one: 38.6 s against 14.3 s. Memory, of three processes together: 2.36 GB on
-100 MB and 2.39 GB on 200 MB, less than the imports of tensorflow and tensorflow_text (2.52 GB).
+Measured on two cores, examples a core-second: Google's script 2,746 to 2,824 (8,181 examples in
+2.9 CPU seconds); ours at the same dupe factor of 5, 50 MB, 51,597 (18.6 x; one run, beside other
+work); at a dupe factor of 1, where each pass pays for its own tokenization, 24,200 to 24,600. With
+the machine to itself, 200 MB took 16.9 s by one process and 8.9 s by two (1.9 x; medians of
+three), and 17.0 CPU seconds either way. Memory of the three processes together: 2.37 GB on 100 MB
+and 2.40 GB on 1 GB, less than the imports of tensorflow and tensorflow_text (2.52 GB).
 """
 
 from __future__ import annotations
