@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert.entities import OUTSIDE
 from keras_bert.errors import InputError
-from keras_bert.evaluation import softmax
+from keras_bert.evaluation import sigmoid, softmax
 
 ANSWER_LENGTH = 30  # tokens, the bound of the original code for SQuAD
 
@@ -68,7 +68,7 @@ def classification(
 ) -> Classification | MultiLabel:
     """The classes' scores, float (C,): as `inference.classify` says."""
     if multi_label:
-        scores = np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))  # the sigmoid
+        scores = sigmoid(logits)
     elif len(logits) == 1:
         return Classification(None, float(logits[0]), {})
     else:

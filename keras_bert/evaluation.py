@@ -151,6 +151,11 @@ def softmax(logits: Any) -> np.ndarray:
     return odds / odds.sum(axis=-1, keepdims=True)
 
 
+def sigmoid(logits: Any) -> np.ndarray:
+    """Independent probabilities: float64 (...)."""
+    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, np.float64)))
+
+
 def cross_entropy(logits: Any, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """-log softmax at the targets and whether they come first: float (...), bool (...)."""
     logits = np.asarray(logits, np.float64)

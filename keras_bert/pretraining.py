@@ -202,6 +202,7 @@ def train(
 
     Raises:
         Stopped, NonFiniteError: See `callbacks`.
+        InputError: a record is damaged, or holds an id outside the vocabulary.
     """
     # Another length is another program. Without this, TensorFlow would make one for all
     # lengths, and a resumed run another, whose sums are in another order.
@@ -248,6 +249,11 @@ def train(
                 verbose=0,
                 callbacks=told,
             )
+    except records.ReadError as error:
+        found = records.explained(error, part.folder)
+        if found is None:
+            raise
+        raise found from error
     finally:
         bar.close()
 

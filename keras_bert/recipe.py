@@ -158,6 +158,8 @@ def start_run(
 ) -> pathlib.Path:
     """Makes the run folder and writes `args.json`; with `overwrite`, removes the old run.
 
+    What ends in `.unfinished` stays: it's no part of a run that is there.
+
     Called once the input has been checked, so that a refused command changes nothing.
 
     Raises:
@@ -166,9 +168,11 @@ def start_run(
     """
     folder = check_output_dir(output_dir, overwrite=overwrite, resume=resume)
     if overwrite and folder.is_dir():
-        _keep_what_is_read(folder, args)
+        keep_what_is_read(folder, args)
         # Its contents: the folder itself may be a link, or the current one.
         for path in folder.iterdir():
+            if path.name.endswith(".unfinished"):
+                continue  # of the run that replaces this one
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if resume and (folder / "args.json").is_file():
         _check_same_run(folder / "args.json", args)
@@ -185,7 +189,7 @@ def local_folder(output_dir: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(output_dir)
 
 
-def _keep_what_is_read(folder: pathlib.Path, args: Any) -> None:
+def keep_what_is_read(folder: pathlib.Path, args: Any) -> None:
     """Refuses to remove a folder that holds what the command is about to read."""
     for name, value in dataclasses.asdict(args).items():
         for path in value if isinstance(value, tuple) else (value,):

@@ -67,7 +67,7 @@ def copy_out() -> None:
     anything is removed, so that there's always a checkpoint.
     """
     for url, (folder, sent) in _sent.items():
-        filesystem, root = _open(url)
+        filesystem, root = open_store(url)
         found = _files(folder)
         for name in sorted(found, key=_complete_last):
             if sent.get(name) != found[name]:
@@ -98,7 +98,7 @@ def _complete_last(name: str) -> tuple[bool, str]:
 
 def _copy_in(url: str, target: pathlib.Path) -> bool:
     """Copies a file or a folder; False if there's nothing."""
-    filesystem, root = _open(url)
+    filesystem, root = open_store(url)
     try:
         if filesystem.isfile(root):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,13 @@ def _copy_in(url: str, target: pathlib.Path) -> bool:
     return bool(paths)
 
 
-def _open(url: str) -> tuple[Any, str]:
+def open_store(url: str) -> tuple[Any, str]:
+    """The file system of fsspec that a URL is on, and its path there.
+
+    Raises:
+        InputError: fsspec, or its package for this store, isn't installed, or there's no such
+            store.
+    """
     try:
         import fsspec
     except ImportError as error:

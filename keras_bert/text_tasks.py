@@ -17,7 +17,7 @@ from keras_bert import scores, tasks
 from keras_bert.answers import class_names, classification
 from keras_bert.checkpoints import Preset
 from keras_bert.errors import InputError
-from keras_bert.evaluation import cross_entropy
+from keras_bert.evaluation import cross_entropy, sigmoid
 from keras_bert.files import write_json
 from keras_bert.finetuning import (
     keep_head,
@@ -142,7 +142,7 @@ def score(
             "loss": loss,
         }
     if kind == "labels":
-        holds = np.array([[name in names for name in labels] for names in true])
+        holds = _holds(true, labels)
         losses = np.logaddexp(0, logits.astype(np.float64)) - holds * logits
         predicted = sigmoid(logits) >= threshold
         return {
@@ -174,7 +174,7 @@ def threshold_of(
     """
     if kind != "labels":
         return 0.5
-    holds = np.array([[name in names for name in labels] for names in true])
+    holds = _holds(true, labels)
     return scores.best_threshold(holds, sigmoid(logits))
 
 
@@ -256,9 +256,9 @@ def report_sections(kind: str, entries: Sequence[dict[str, Any]], labels: Sequen
     if kind == "class":
         sections.append(confusions(entries, labels))
     else:
-        true = [[name in each["label"] for name in labels] for each in entries]
-        found = [[name in each["prediction"] for name in labels] for each in entries]
-        columns_of = zip(labels, np.array(true).T, np.array(found).T, strict=True)
+        true = _holds([each["label"] for each in entries], labels)
+        found = _holds([each["prediction"] for each in entries], labels)
+        columns_of = zip(labels, true.T, found.T, strict=True)
         by_label = [(name, scores.f1(t, f), int(t.sum())) for name, t, f in columns_of]
         sections.append(Table("Labels", ("label", "F1", "texts"), by_label))
     wrong.sort(key=lambda each: -each["score"])
@@ -341,9 +341,9 @@ def confusions(entries: Sequence[dict[str, Any]], labels: Sequence[str]) -> Matr
     )
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Independent probabilities, float64."""
-    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, np.float64)))
+def _holds(true: Sequence[Any], labels: Sequence[str]) -> np.ndarray:
+    """Which labels hold: bool (N, C)."""
+    return np.array([[name in names for name in labels] for names in true])
 
 
 def _shown(value: Any) -> Any:

@@ -106,7 +106,7 @@ class Args:
     resume: bool = False
     """Go on with a run that was stopped."""
     overwrite: bool = False
-    """Replace the output folder."""
+    """Replace the output folder, once all text has been read; with Beam at once."""
 
 
 def main(args: Args) -> dict[str, Any]:
@@ -146,7 +146,8 @@ def main(args: Args) -> dict[str, Any]:
                 folder,
                 args.workers or os.cpu_count() or 1,
                 resume=args.resume,
-                start=lambda blocks: start_run(args, blocks, tokenizer),
+                start=lambda blocks: start_run(args, blocks, tokenizer, keep=folder),
+                replace=lambda: recipe.start_run(args.output_dir, stored(args), overwrite=True),
                 report=report,
             )
 
@@ -285,12 +286,25 @@ def find_corpus(args: Args) -> creation.Corpus:
     return creation.Corpus(files, args.input, dev_documents)
 
 
-def start_run(args: Args, blocks: list[creation.Block], tokenizer: WordPiece) -> None:
+def stored(args: Args) -> Args:
+    """What `args.json` keeps: a run may be resumed with other workers, which change nothing."""
+    return dataclasses.replace(args, workers=None)
+
+
+def start_run(
+    args: Args,
+    blocks: list[creation.Block],
+    tokenizer: WordPiece,
+    keep: pathlib.Path | None = None,
+) -> None:
+    """Makes the folder; with `--overwrite`, the data in `keep` stay until all text is read."""
     texts = (text for block in blocks for document in block.documents for text in document[0])
     check_unknown(tokenizer, itertools.islice(texts, 2000))
-    # A run may be resumed with other workers: they change nothing.
-    run_args = dataclasses.replace(args, workers=None)
-    recipe.start_run(args.output_dir, run_args, overwrite=args.overwrite, resume=args.resume)
+    if args.overwrite and keep is not None and keep.is_dir():
+        recipe.keep_what_is_read(keep, args)
+        processes.begin_replacing(keep)
+        return
+    recipe.start_run(args.output_dir, stored(args), overwrite=args.overwrite, resume=args.resume)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from keras_bert import pretraining, recipe, remote
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.training import AdamW, WarmupLinear, callbacks, memory_estimate
-from keras_bert.training.throughput import deterministic_ops
+from keras_bert.training.strategies import deterministic_ops
 
 
 @dataclasses.dataclass(frozen=True)

@@ -353,6 +353,32 @@ def test_bad_input_leaves_nothing_behind(files, kwargs, message, monkeypatch):
     assert not (files / "out").exists()
 
 
+def test_old_data_stay_until_all_text_is_read(files, small_blocks, monkeypatch):
+    """A bad line late in the input costs nothing, and old shards are no shards of a new run."""
+    run(files, workers=1)
+    before = hashes(files / "out")
+    (files / "late.txt").write_bytes(b"a b c.\n\nd e.\n\n\xff\n")
+    late = tuple(str(files / name) for name in ("a.txt", "b.txt", "late.txt"))
+    with pytest.raises(InputError, match=r"late\.txt, line 5"):
+        run(files, workers=1, input=late, overwrite=True)
+    assert hashes(files / "out") == before
+
+    (files / "a.txt").write_text("c d. a b.\n\ne a. d c b.\n", encoding="utf-8")
+    run(files, workers=1, output_dir=str(files / "whole"))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    for where in ("make_plan", "read_slice"):  # before the old data go, and after
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, where, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run(files, workers=1, overwrite=True)
+        assert (hashes(files / "out") == before) == (where == "make_plan")
+    run(files, workers=1, resume=True)
+    assert hashes(files / "out") == hashes(files / "whole")
+
+
 def test_an_output_folder_is_not_replaced_unasked(files):
     run(files)
     before = hashes(files / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -184,6 +185,25 @@ def test_phases_that_are_refused(data, tmp_path):
     assert "gets none of the 10 updates" in sentence(phases="16:0.99,24:0.01")
     assert "two folders" in sentence(data=data["data"][:1] * 2)
     assert "--dev-data has no folder" in sentence(dev_data=data["dev_data"][:1])
+
+
+def test_records_that_cannot_be_read(tmp_path):
+    """Found in training, which no check beforehand reads as far as: one sentence, exit code 2."""
+    folder = write_records(tmp_path / "en16", 16)
+    [shard] = (tmp_path / "en16").glob("*.tfrecord")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=rf"{shard.name} is damaged: copy it again"):
+        run(tmp_path / "run", data=(folder,), steps=2)
+
+    write_records(tmp_path / "ours", 16, one_pair=0)
+    manifest = tmp_path / "ours" / "manifest.json"
+    settings = json.loads(manifest.read_text(encoding="utf-8"))
+    settings["tokenizer"] |= {"vocabulary_size": 20}
+    manifest.write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(InputError, match=r"ours: token_ids of a record must be in \[0, 20\): make"):
+        run(tmp_path / "other", data=(str(tmp_path / "ours"),), steps=2)
 
 
 @pytest.mark.slow

@@ -194,10 +194,14 @@ def _documents(
 def check_input(name: str, num_documents: int, dev_documents: int) -> None:
     """Refuses an input that holds no text, or none but what's held out."""
     if num_documents == 0:
-        raise InputError(f"{name} holds no text: give a file with a line that isn't blank.")
-    if num_documents <= dev_documents:
         raise InputError(
-            f"{name} has only {num_documents} documents, and --dev-documents holds out "
+            f"{name} holds no text, or none that --min-document-length and --deduplicate keep: "
+            "give a file with a line that isn't blank."
+        )
+    if num_documents <= dev_documents:
+        plural = "s" if num_documents > 1 else ""
+        raise InputError(
+            f"{name} has only {num_documents} document{plural}, and --dev-documents holds out "
             f"{dev_documents}: leave some to train on."
         )
 

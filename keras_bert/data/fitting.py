@@ -37,12 +37,16 @@ def fitted_rows(
     """
     found = []
     for row_length in row_lengths(int(lengths.max()), max_sequence_length):
-        rows = best_fit(lengths, row_length)
-        rows += [[] for _ in range(-len(rows) % row_multiple)]
+        rows = with_empty(best_fit(lengths, row_length), row_multiple)
         found.append((len(rows) * row_length, row_length, rows))
     _, row_length, rows = min(found, key=lambda each: each[:2])
     most = max(map(len, rows))
     return Shape(len(rows), row_length, -(-most // 4) * 4), rows
+
+
+def with_empty(rows: list[list[int]], multiple: int) -> list[list[int]]:
+    """The rows, and empty ones up to a multiple."""
+    return rows + [[] for _ in range(-len(rows) % multiple)]
 
 
 def row_lengths(longest: int, max_sequence_length: int) -> list[int]:

@@ -41,6 +41,7 @@ from keras_bert.tokenizers import WordPiece
 BLOCKS = "blocks.unfinished"
 PLAN = "plan.json"
 TOKENIZER = "tokenizer.json"
+REPLACES = "replaces"  # in the blocks' folder, while older data lie beside it
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -56,6 +57,7 @@ def create(
     *,
     resume: bool = False,
     start: Callable[[list[Block]], object] = bool,
+    replace: Callable[[], object] = bool,
     report: Callable[[str, float, float], object] = lambda *_: None,
 ) -> dict[str, Made]:
     """Writes the shards into `folder`, and into its folder `dev` those held out.
@@ -70,7 +72,9 @@ def create(
             arguments, which the caller checks, the same tokenizer and the same text.
         start: Called with the first blocks of the text (on resuming, perhaps with none) before
             anything is written, and after what a small corpus has wrong has been found; it makes
-            the folder.
+            the folder, or calls `begin_replacing`.
+        replace: Called after that, once all text has been read and found good: it removes the
+            data that are to be replaced, and leaves what ends in `.unfinished`.
         report: Called with what's being done, how much of it is done, and how much there is.
 
     Returns:
@@ -88,6 +92,9 @@ def create(
             plan = _make_blocks(corpus, settings, tokenizer, folder, pool, start, report)
         else:
             start([])
+        if (folder / BLOCKS / REPLACES).exists():
+            replace()
+            (folder / BLOCKS / REPLACES).unlink()
         return write_shards(plan, folder, settings.seed, pool, report)
 
 
@@ -214,6 +221,13 @@ def _end_with_parent() -> None:
 
 def _write_block(block: Block, folder: pathlib.Path) -> None:
     write_block(block, *_make_block(block), folder)
+
+
+def begin_replacing(folder: pathlib.Path) -> None:
+    """Makes room for blocks beside older data, which stay until `create` says `replace`."""
+    shutil.rmtree(folder / BLOCKS, ignore_errors=True)
+    (folder / BLOCKS).mkdir()
+    (folder / BLOCKS / REPLACES).touch()
 
 
 def check_tokenizer(tokenizer: WordPiece, folder: pathlib.Path) -> None:

@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -270,9 +271,10 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(
             f"{path} isn't a manifest of pretraining data ({error!r}): make the data again."
         ) from error
-    for name, size in shards.items():
+    for name in ("vocab.txt", *shards):
         if name not in names:
             raise InputError(f"{folder} lacks {name}: copy it there, or make the data again.")
+    for name, size in shards.items():
         found = tf.io.gfile.stat(tf.io.gfile.join(folder, name)).length
         if found != size:
             raise InputError(
@@ -341,6 +343,30 @@ def check_manifest(
             f"position table ends at {max_sequence_length}: make the data with a smaller "
             "--max-sequence-length."
         )
+
+
+# What TensorFlow raises, among others, where a record is damaged or holds what it mustn't.
+ReadError = tf.errors.OpError
+
+
+def explained(error: Exception, folder: str | os.PathLike[str]) -> InputError | None:
+    """An error of iterating as a sentence; None where it isn't the records' fault.
+
+    A damaged one is looked for in all shards, as TensorFlow doesn't name the file.
+    """
+    rules = r"\w+ of a record must be in \[0, \d+\)|a record has more than \d+ tokens"
+    fault = re.search(rules, str(error))
+    if fault:
+        return InputError(
+            f"{folder}: {fault.group()}: make the data again, or give its vocabulary."
+        )
+    for path in tf.io.gfile.glob(tf.io.gfile.join(os.fspath(folder), "*tfrecord*")):
+        try:
+            for _ in tf.data.TFRecordDataset(path):
+                pass
+        except tf.errors.DataLossError:
+            return InputError(f"{path} is damaged: copy it again, or make the data again.")
+    return None
 
 
 def read_serialized(folder: str | os.PathLike[str]) -> tf.data.Dataset:

@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from keras_bert import remote
 from keras_bert.data.documents import DocumentBreak, documents_in
 from keras_bert.errors import InputError
 
@@ -99,16 +100,14 @@ def read_documents(
 
 
 def _find_remote(path: str) -> list[tuple[str, int]]:
-    fsspec = _import("fsspec", path)
+    system, name = remote.open_store(path)
     try:
-        system, name = fsspec.core.url_to_fs(path)
         if system.isdir(name):
             details = system.find(name, detail=True)
-            prefix = name.rstrip("/")
             found = {
                 file: info
                 for file, info in details.items()
-                if not _is_hidden(tuple(file.removeprefix(prefix).strip("/").split("/")))
+                if not _is_hidden(tuple(file.removeprefix(name).strip("/").split("/")))
             }
         elif glob.has_magic(name):
             found = system.glob(name, detail=True)
@@ -116,7 +115,7 @@ def _find_remote(path: str) -> list[tuple[str, int]]:
             found = {name: system.info(name)}
     except FileNotFoundError:
         found = {}
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} can't be opened ({error}): check the address.") from error
     files = [
         (system.unstrip_protocol(file), int(info.get("size") or 0))
@@ -132,20 +131,11 @@ def _is_hidden(parts: tuple[str, ...]) -> bool:
     return any(part.startswith((".", "_")) for part in parts)
 
 
-def _import(name: str, path: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package = name.split(".")[0]
-        raise InputError(f"{path} needs {package}: run `pip install {package}`.") from error
-
-
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
     if "://" in path:
-        with _import("fsspec", path).open(path, "rb") as file:
+        system, name = remote.open_store(path)
+        with system.open(name, "rb") as file:
             yield file
     else:
         with open(path, "rb") as file:
@@ -215,7 +205,10 @@ def _jsonl_documents(lines: Iterator[tuple[int, str]], source: Source) -> Iterat
 
 
 def _parquet_documents(source: Source, count_bytes: Callable[[int], object]) -> Iterator[list[str]]:
-    parquet = _import("pyarrow.parquet", source.path)
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise InputError(f"{source.path} needs pyarrow: run `pip install pyarrow`.") from error
     with _opened(source.path) as stored:
         try:
             file = parquet.ParquetFile(stored)

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.data.fitting import Shape, even_batches, fitted_rows, fixed_shape, uniform_order
+from keras_bert.data.fitting import (
+    Shape,
+    even_batches,
+    fitted_rows,
+    fixed_shape,
+    uniform_order,
+    with_empty,
+)
 
 LAYOUTS = ("padded", "packed", "one_shape", "fixed")
 # A padded batch's length is rounded up to a multiple of this, so that shapes stay few.
@@ -111,8 +118,3 @@ def padded_rows(
     length = min(-(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP, max_sequence_length)
     rows = with_empty([[i] for i in range(len(lengths))], row_multiple)
     return Shape(len(rows), length, 1), rows
-
-
-def with_empty(rows: list[list[int]], multiple: int) -> list[list[int]]:
-    """The rows, and empty ones up to a multiple."""
-    return rows + [[] for _ in range(-len(rows) % multiple)]

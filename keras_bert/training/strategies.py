@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from typing import Any
 
 import keras
@@ -115,3 +116,16 @@ def model_parallel(model_devices: int) -> keras.distribution.ModelParallel:
     layouts[r"block_\d+/intermediate/bias"] = ("model",)
     layouts[r"block_\d+/projection/kernel"] = ("model", None)
     return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+
+
+def deterministic_ops() -> None:
+    """Has the backend choose operations that give the same bits each time, for this process.
+
+    JAX's are so on a CPU and a TPU; on a GPU, XLA_FLAGS must say
+    `--xla_gpu_deterministic_ops=true` before it's imported.
+    """
+    backend: Any = sys.modules[keras.backend.backend()]
+    if keras.backend.backend() == "tensorflow":
+        backend.config.experimental.enable_op_determinism()
+    elif keras.backend.backend() == "torch":
+        backend.use_deterministic_algorithms(True, warn_only=True)

@@ -126,16 +126,3 @@ def device_name() -> str:
     gpus = backend.config.list_physical_devices("GPU")
     details = backend.config.experimental.get_device_details(gpus[0]) if gpus else {}
     return details.get("device_name", "")
-
-
-def deterministic_ops() -> None:
-    """Has the backend choose operations that give the same bits each time, for this process.
-
-    JAX's are so on a CPU and a TPU; on a GPU, XLA_FLAGS must say
-    `--xla_gpu_deterministic_ops=true` before it's imported.
-    """
-    backend: Any = sys.modules[keras.backend.backend()]
-    if keras.backend.backend() == "tensorflow":
-        backend.config.experimental.enable_op_determinism()
-    elif keras.backend.backend() == "torch":
-        backend.use_deterministic_algorithms(True, warn_only=True)
