@@ -1,13 +1,13 @@
 r"""Fine-tuning beside Hugging Face's: the same start, splits, rate, batches and epochs.
 
-    python benchmarks/finetuning.py --data DATA --weights MODEL --tasks classify pair sts \
+    python benchmarks/finetuning.py --data DATA --weights MODEL --tasks classify pair sts tag qa \
         --yardstick hf_finetune.py --yardstick-python VENV/bin/python --output-dir runs/finetuning
 
-`quality` runs our recipes with three seeds. `speed` runs both on the same 1,500 examples in turn,
-three times, each as a process of its own, and takes the ratio of the medians of the seconds of
-training. `long` reads 300 film reviews of some 700 words by their head, by head and tail, and in
-windows, in five folds; an accuracy's difference comes with the standard error of its mean over the
-texts, which are the same for all.
+`quality` runs our recipes with three seeds. `speed` runs both on the same first examples (1,500;
+500 of `qa`) in turn, three times, each as a process of its own, and takes the ratio of the medians
+of the seconds of training. `long` reads 300 film reviews of some 700 words by their head, by head
+and tail, and in windows, in five folds; an accuracy's difference comes with the standard error of
+its mean over the texts, which are the same for all.
 
 The last line is a JSON object of everything; DATA holds the splits' folders, MODEL is the folder of
 a Hugging Face checkpoint.
@@ -20,19 +20,48 @@ import json
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import sys
+from typing import NamedTuple
 
 import tyro
 
 RECIPES = pathlib.Path(__file__).resolve().parents[1] / "recipes"
-FILES = {
-    "classify": ("text_classification/mr_sentence_polarity/{}.tsv", "finetune_classifier"),
-    "pair": ("benchmark/snli/{}.tsv", "finetune_pairs"),
-    "sts": ("sentence_pair/stsb_open/en.{}.tsv", "finetune_pairs"),
+
+
+class Task(NamedTuple):
+    """A task's files, as the yardstick reads them, and the yardstick's settings."""
+
+    files: str
+    recipe: str
+    metric: str
+    flags: tuple[str, ...] = ("--epochs", "3", "--batch-size", "32")
+    examples: int = 1500  # for speed
+
+
+TASKS = {
+    "classify": Task(
+        "text_classification/mr_sentence_polarity/{}.tsv", "finetune_classifier", "accuracy"
+    ),
+    "pair": Task("benchmark/snli/{}.tsv", "finetune_pairs", "accuracy"),
+    "sts": Task(
+        "sentence_pair/stsb_open/en.{}.tsv",
+        "finetune_pairs",
+        "spearman",
+        ("--epochs", "3", "--batch-size", "32", "--regression"),
+        1000,  # all there are
+    ),
+    "tag": Task("sequence_labelling/wnut17_ner/{}.conll", "finetune_tagger", "entity_f1"),
+    "qa": Task(
+        "benchmark/squad_v1/{}.json",
+        "finetune_squad",
+        "f1",
+        ("--epochs", "2", "--batch-size", "16"),
+        500,
+    ),
 }
-METRICS = {"classify": "accuracy", "pair": "accuracy", "sts": "spearman"}
 LONG = "text_classification/movie_reviews_long/train.tsv"
 READINGS = {
     "head": ["--truncate", "head"],
@@ -53,7 +82,7 @@ class Args:
     """Where the runs go."""
     measure: tuple[str, ...] = ("quality", "speed")
     """What to measure: quality, speed, long."""
-    tasks: tuple[str, ...] = ("classify", "pair", "sts")
+    tasks: tuple[str, ...] = tuple(TASKS)
     """Of quality and speed."""
     yardstick: str = ""
     """Script to compare speed with: TASK SEED --limit N, prints a JSON line."""
@@ -63,10 +92,6 @@ class Args:
     """Runs of each task."""
     repeats: int = 3
     """Runs of each side, for speed."""
-    limit: int = 1500
-    """Examples, for speed."""
-    epochs: int = 3
-    """Passes over the training file."""
 
 
 def main(args: Args) -> None:
@@ -77,10 +102,11 @@ def main(args: Args) -> None:
         if "quality" in args.measure:
             folder = output / f"quality-{task}"
             metrics = ours(args, task, folder, ["--seeds", str(args.seeds)])
+            metric = TASKS[task].metric
             results[f"quality {task}"] = {
-                "metric": METRICS[task],
-                "mean": metrics[METRICS[task]],
-                "seeds": [each[METRICS[task]] for each in metrics.get("seeds", [metrics])],
+                "metric": metric,
+                "mean": metrics[metric],
+                "seeds": [each[metric] for each in metrics.get("seeds", [metrics])],
                 "train_seconds": metrics["train_seconds"],
             } | {k: v for k, v in metrics.items() if k == "untrained_cosine_spearman"}
             print(json.dumps(results[f"quality {task}"]), flush=True)
@@ -101,7 +127,9 @@ def speed(args: Args, task: str, output: pathlib.Path) -> dict:
         seconds["ours"].append(metrics["train_seconds"])
         if args.yardstick:
             command = [args.yardstick_python, args.yardstick, task, str(repeat)]
-            command += ["--limit", str(args.limit), "--epochs", str(args.epochs)]
+            flags = TASKS[task].flags
+            command += ["--limit", str(TASKS[task].examples), "--epochs", flags[1]]
+            command += ["--batch", flags[3]]
             environment = {"WEIGHTS": args.weights, "DATA": args.data}
             seconds["yardstick"].append(last_line(command, environment)["train_seconds"])
         print(task, seconds, flush=True)
@@ -111,25 +139,38 @@ def speed(args: Args, task: str, output: pathlib.Path) -> dict:
 
 
 def cut(args: Args, task: str, output: pathlib.Path) -> pathlib.Path:
-    """The first rows of a task's training file, under their names."""
-    source = pathlib.Path(args.data) / FILES[task][0].format("train")
-    lines = source.read_text(encoding="utf-8").split("\n")[: args.limit + 1]
-    path = output / f"{task}-{args.limit}.tsv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    """A task's first examples, in a file like the one they come from."""
+    source = pathlib.Path(args.data) / TASKS[task].files.format("train")
+    text, count = source.read_text(encoding="utf-8"), TASKS[task].examples
+    if task == "qa":
+        text = first_questions(text, count)
+    elif task == "tag":
+        text = "\n\n".join(re.split(r"\n\s*\n", text)[:count]) + "\n"
+    else:
+        text = "\n".join(text.split("\n")[: count + 1]) + "\n"
+    path = output / f"{task}-{count}{source.suffix}"
+    path.write_text(text, encoding="utf-8")
     return path
 
 
+def first_questions(text: str, count: int) -> str:
+    """The JSON of SQuAD with its first questions alone."""
+    file = json.loads(text)
+    for article in file["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["qas"] = paragraph["qas"][:count]
+            count -= len(paragraph["qas"])
+    return json.dumps(file)
+
+
 def ours(args: Args, task: str, folder: pathlib.Path, more: list[str]) -> dict:
-    """A run of our recipe with the yardstick's settings."""
-    files, recipe = FILES[task]
-    data = pathlib.Path(args.data)
-    flags = {"--learning-rate": "5e-5", "--batch-size": "32", "--epochs": str(args.epochs)}
-    flags |= {"--train-file": str(data / files.format("train"))}
-    flags |= {"--dev-file": str(data / files.format("dev")), "--output-dir": str(folder)}
-    flags |= dict(zip(more[::2], more[1::2], strict=True))
-    command = [sys.executable, str(RECIPES / f"{recipe}.py"), "--checkpoint", args.weights]
-    command += [word for flag in flags.items() for word in flag]
-    return last_line([*command, *(["--regression"] if task == "sts" else []), "--overwrite"], {})
+    """A run of our recipe with the yardstick's settings; of flags given twice the last counts."""
+    data, files = pathlib.Path(args.data), TASKS[task].files
+    command = [sys.executable, str(RECIPES / f"{TASKS[task].recipe}.py")]
+    command += ["--checkpoint", args.weights, "--learning-rate", "5e-5", *TASKS[task].flags]
+    command += ["--train-file", str(data / files.format("train"))]
+    command += ["--dev-file", str(data / files.format("dev"))]
+    return last_line([*command, "--output-dir", str(folder), *more, "--overwrite"], {})
 
 
 def last_line(command: list[str], environment: dict[str, str]) -> dict:
@@ -162,7 +203,7 @@ def long_texts(args: Args, output: pathlib.Path) -> dict:
             command += ["--checkpoint", args.weights, "--output-dir", str(folder), *flags]
             command += ["--overwrite"]
             command += ["--train-file", files["train"], "--dev-file", files["dev"]]
-            command += ["--epochs", str(args.epochs), "--learning-rate", "5e-5"]
+            command += ["--epochs", "3", "--learning-rate", "5e-5"]
             last_line(command, {})
             entries = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
             right[name] += [each["label"] == each["prediction"] for each in entries]

@@ -373,7 +373,7 @@ class TestProgressBar:
         assert "8/8" in text
 
     def test_pace(self, monkeypatch, capsys):
-        throughput = callbacks.Throughput(tokens=1000, flops=2e9, peak=1e15)
+        throughput = callbacks.Throughput(tokens=1000, flops=2.0, peak=1e15)
         fit(small_model(), ProgressBar(8, throughput=throughput), epochs=2)
         first, second = capsys.readouterr().out.rstrip("\n").split("\n")
         assert " tokens/s  0% of peak  0:00:0" in first
