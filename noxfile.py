@@ -30,7 +30,7 @@ WITHOUT_BACKEND = (
     *("answer_scores", "batches", "beam", "create_pretraining_data", "docs_cloud", "documents"),
     *("entities", "examples", "google_records", "masking", "packing", "records", "report"),
     *("scores", "sources", "tables", "tokenizer_checks", "tokenizer_forms", "tokenizers"),
-    "vocabulary",
+    *("vocabulary", "wordpiece_places"),
 )
 # Whole recipes, which take minutes: on the other backends they're left to `proofs`.
 RECIPES = ("finetune_recipes", "finetune_squad", "finetune_tagger", "pretrain_run", "recipes")

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_bert import wordpiece_graph
+from keras_bert.packed_characters import PackedCharacters, pack_characters
 from keras_bert.unicode_table import (
     CJK,
     DROP,
@@ -24,7 +25,6 @@ from keras_bert.unicode_table import (
     WordSplitter,
     load_table,
 )
-from keras_bert.wordpiece_graph import PackedCharacters
 
 # Stand-ins; the first of each are of three bytes.
 ALONE = (range(0x4E00, 0xA000), range(0x20000, 0x2A6E0))
@@ -86,7 +86,7 @@ def make_tables(
     word = f"{letter}{{0,{min(max_chars_per_word, 1000)}}}"
     num_symbols = 1 + max([int(symbol_of.max()), *special.values()])
     return Tables(
-        characters=wordpiece_graph.pack_characters(splitter, symbol_of, num_symbols),
+        characters=pack_characters(splitter, symbol_of, num_symbols),
         special_tokens=special,
         unknown=unknown,
         plain=f"(?:{word}[ \t\n\r]+)*{word}",

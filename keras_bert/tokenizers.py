@@ -16,6 +16,8 @@ from keras_bert.unicode_table import WordSplitter
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from keras_bert.wordpiece_graph import Places
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Looked up here and not where a graph is made: AutoGraph, which follows that, can't follow this.
@@ -110,7 +112,7 @@ class WordPiece:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
 
         self._pieces = _Pieces(ids, self.unk_id, max_chars_per_word)
-        self._graphs: dict[tuple[bool, bool], Any] = {}  # by options, made at the first use
+        self._graphs: dict[tuple[str, bool, bool], Any] = {}  # by options, made at first use
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_graphs": {}}
@@ -124,6 +126,11 @@ class WordPiece:
     def vocabulary_hash(self) -> str:
         """The SHA-256 of the tokens joined with newlines, in hexadecimal."""
         return hashlib.sha256("\n".join(self.vocabulary).encode("utf-8")).hexdigest()
+
+    @property
+    def is_later(self) -> np.ndarray:
+        """Which tokens of the vocabulary go on with a word, as `##s` does: bool (V,)."""
+        return np.array([_is_later(token) for token in self.vocabulary])
 
     def get_config(self) -> dict[str, Any]:
         """The arguments without the vocabulary, which travels as a file."""
@@ -245,14 +252,33 @@ class WordPiece:
         Returns:
             int32 RaggedTensor (B, None), without [CLS] and [SEP].
         """
+        return self._in_graph("token_ids", strings, core_ops, special_tokens)
+
+    def places_tf(self, strings: "tf.Tensor") -> "Places":
+        """The ids of a batch of strings and where each piece stands, as a graph of core ops.
+
+        The places are those that `encode` has as `offsets`. With `is_later` they make words: a
+        word goes from a piece that isn't a later one to the end of the later ones after it.
+
+        Args:
+            strings: string (B,), UTF-8; invalid bytes are left out, and not counted.
+
+        Returns:
+            `ids`, `starts` and `ends`, int32 RaggedTensors (B, None), without [CLS] and [SEP].
+        """
+        return self._in_graph("places", strings, core_ops=True, special_tokens=False)
+
+    def _in_graph(
+        self, function: str, strings: "tf.Tensor", core_ops: bool, special_tokens: bool
+    ) -> Any:
         import tensorflow as tf
 
-        options = core_ops, special_tokens
+        options = function, core_ops, special_tokens
         if options not in self._graphs:
             self._graphs[options] = self._make_graph(*options)
         return self._graphs[options](tf.convert_to_tensor(strings, tf.string))
 
-    def _make_graph(self, core_ops: bool, special_tokens: bool) -> Any:
+    def _make_graph(self, function: str, core_ops: bool, special_tokens: bool) -> Any:
         import tensorflow as tf
 
         from keras_bert import wordpiece_graph
@@ -269,7 +295,7 @@ class WordPiece:
         )  # fmt: skip
         # The tables are numpy arrays: every graph that calls this holds its own constants.
         return tf.function(
-            lambda strings: form.token_ids(strings, tables),
+            lambda strings: getattr(form, function)(strings, tables),
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         )

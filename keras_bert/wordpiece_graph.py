@@ -8,89 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.packed_characters import MANY, WORD, PackedCharacters, pack_characters
 from keras_bert.unicode_table import (
     CAPITAL_SIGMA,
     CASED,
-    CJK,
     DROP,
-    FINAL_SIGMA,
     IGNORABLE,
     NUM_CODE_POINTS,
-    PUNCTUATION,
     SPACE,
     STARTER_MARK,
     WordSplitter,
-    load_table,
 )
-
-# Beside the table's DROP, SPACE, CASED, IGNORABLE and STARTER_MARK, a packed character's bits.
-WORD = 8  # a word of its own
-MANY = 128  # above the bits there isn't a symbol but a row of `expansions`
-
-
-class PackedCharacters(NamedTuple):
-    """What a `WordSplitter` does, as arrays that a graph can gather from.
-
-    A character is `pages[256 * page_of[code >> 8] + (code & 255)]`: its property bits, and
-    above them, from bit 8, the symbol of its one letter.
-    """
-
-    page_of: np.ndarray  # int32 (0x1100,)
-    pages: np.ndarray  # int32 (pages * 256,)
-    expansions: np.ndarray  # int32 (E, K), the letters' symbols, then -1
-    mark_class: np.ndarray  # int32 (symbols,), the combining class of marks that stripping leaves
-    final_sigma: int  # the packed character, 0 where nothing is lower-cased
-
-
-def pack_characters(
-    splitter: WordSplitter, symbol_of: np.ndarray, num_symbols: int
-) -> PackedCharacters:
-    """Packs the table for one splitter and one alphabet: code point -> symbol, int32 (0x110000,).
-
-    Letters outside the alphabet may share a symbol, or have none: 0.
-    """
-    table = load_table()
-    mode = splitter.lowercase, splitter.strip_accents
-    marks = table.combining_class.items()
-    classes = {int(symbol_of[code]): class_ for code, class_ in marks if symbol_of[code]}
-    mark_class = np.zeros(num_symbols, np.int32)
-    if splitter.strip_accents:
-        mark_class[list(classes)] = list(classes.values())
-    # Marks of one class keep their order anyhow, so that most alphabets need no sorting.
-    needs_order = len(set(classes.values())) > 1 and splitter.strip_accents
-
-    letter = np.arange(NUM_CODE_POINTS)
-    bits = table.properties & (DROP | SPACE | CASED | IGNORABLE)
-    rest = symbol_of.copy()
-    expansions: dict[tuple[int, ...], int] = {}
-    for code in table.lower.keys() | table.stripped.keys():
-        letters = table.letters(code, *mode)
-        if len(letters) == 1:
-            letter[code] = letters[0]
-        elif not letters:
-            keep = needs_order and table.properties[code] & STARTER_MARK
-            bits[code] |= STARTER_MARK if keep else DROP
-        else:
-            row = tuple(int(symbol_of[c]) for c in letters)
-            bits[code] |= MANY
-            rest[code] = expansions.setdefault(row, len(expansions))
-    one = bits & MANY == 0
-    rest[one] = symbol_of[letter[one]]
-    alone = (table.properties[letter] & PUNCTUATION > 0) & one
-    if splitter.split_cjk:
-        alone |= table.properties & CJK > 0
-    bits[alone] |= WORD
-
-    pages, page_of = np.unique((rest << 8 | bits).reshape(-1, 256), axis=0, return_inverse=True)
-    width = max(map(len, expansions), default=1)
-    rows = [row + (-1,) * (width - len(row)) for row in expansions] or [(-1,) * width]
-    return PackedCharacters(
-        page_of.reshape(-1).astype(np.int32),
-        pages.reshape(-1).astype(np.int32),
-        np.array(rows, np.int32),
-        mark_class if needs_order else np.zeros(0, np.int32),
-        int(symbol_of[ord(FINAL_SIGMA)]) << 8 | CASED if splitter.lowercase else 0,
-    )
 
 
 class Tables(NamedTuple):
@@ -159,21 +87,52 @@ def make_tables(
     )
 
 
+class Places(NamedTuple):
+    """The pieces of each string, and where they stand in it."""
+
+    ids: tf.RaggedTensor  # int32 (B, None)
+    starts: tf.RaggedTensor  # int32 (B, None), code points of the string, without invalid bytes
+    ends: tf.RaggedTensor  # int32 (B, None), likewise; one past the piece's last
+
+
 def token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
     """The ids of each string: string (B,) -> int32 RaggedTensor (B, None)."""
     # Strings live on the host, and many small steps aren't an accelerator's work.
     with tf.device("/device:CPU:0"):
-        return _token_ids(strings, tables)
+        ids, kept, rows = _pieces(strings, tables)
+        return _by_row(ids, tf.gather(rows, kept), strings)
 
 
-def _token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
-    packed, rows = letters(strings, tables.characters, tables.special_tokens)
+def places(strings: tf.Tensor, tables: Tables) -> Places:
+    """`token_ids` of each string (B,), and where each piece starts and ends in it."""
+    with tf.device("/device:CPU:0"):
+        ids, kept, rows, sources = _pieces(strings, tables, with_sources=True)
+        # Every letter is of some piece, so that each ends at the letter before the next one.
+        next_ = tf.concat([kept[1:], [tf.size(sources, tf.int64)]], 0)[: tf.size(kept)]
+        by_row = _by_row(ids, tf.gather(rows, kept), strings)
+        return Places(
+            by_row,
+            by_row.with_flat_values(tf.gather(sources, kept)),
+            by_row.with_flat_values(tf.gather(sources, next_ - 1) + 1),
+        )
+
+
+def _by_row(values: tf.Tensor, rows: tf.Tensor, strings: tf.Tensor) -> tf.RaggedTensor:
+    count = tf.size(strings, tf.int64)
+    return tf.RaggedTensor.from_value_rowids(values, rows, count, validate=False)
+
+
+def _pieces(
+    strings: tf.Tensor, tables: Tables, with_sources: bool = False
+) -> tuple[tf.Tensor, ...]:
+    """The pieces' ids, int32 (P,), their first letters, int64 (P,), and the letters' origins."""
+    packed, *origins = letters(strings, tables.characters, tables.special_tokens, with_sources)
 
     # A word starts at a letter after a space, at one that stands alone, and after such a one.
     cut = apart(packed)
-    starts = cut | tf.concat([[True], cut[:-1]], 0)[: tf.size(cut)] | differs(rows)
+    starts = cut | tf.concat([[True], cut[:-1]], 0)[: tf.size(cut)] | differs(origins[0])
     letter = tf.where(~_has(packed, SPACE))[:, 0]
-    starts, rows = tf.gather(starts, letter), tf.gather(rows, letter)
+    starts, *origins = (tf.gather(x, letter) for x in (starts, *origins))
     symbols = tf.bitwise.right_shift(tf.gather(packed, letter), 8)
 
     # `found` holds each piece's id at its first letter; a word that failed becomes [UNK].
@@ -182,21 +141,27 @@ def _token_ids(strings: tf.Tensor, tables: Tables) -> tf.RaggedTensor:
     failed = tf.math.segment_max(tf.cast(found == FAILED, tf.int32), word)
     failed = tf.gather(failed, word) > 0
     kept = tf.where(tf.where(failed, starts, found >= 0))[:, 0]
-    ids = tf.gather(tf.where(failed, tables.unk_id, found), kept)
-    return tf.RaggedTensor.from_value_rowids(
-        ids, tf.gather(rows, kept), tf.size(strings, tf.int64), validate=False
-    )
+    return tf.gather(tf.where(failed, tables.unk_id, found), kept), kept, *origins
 
 
 def letters(
-    strings: tf.Tensor, characters: PackedCharacters, special_tokens: dict[str, int]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The packed letters and spaces of strings (B,): int32 (M,), and int64 (M,), their rows."""
+    strings: tf.Tensor,
+    characters: PackedCharacters,
+    special_tokens: dict[str, int],
+    with_sources: bool = False,
+) -> tuple[tf.Tensor, ...]:
+    """The packed letters and spaces of strings (B,): int32 (M,), and their origins.
+
+    These are the rows, int64 (M,), and where it's asked for, the sources, int32 (M,): which
+    code point of its string each letter comes from.
+    """
     decoded = tf.strings.unicode_decode(strings, "UTF-8", errors="ignore")
-    codes, rows, packed = _looked_up(
-        decoded.flat_values, decoded.value_rowids(), characters, special_tokens
-    )
-    return _letters(codes, rows, packed, characters)
+    origins = [decoded.value_rowids()]
+    if with_sources:
+        first = tf.gather(tf.cast(decoded.row_starts(), tf.int32), origins[0])
+        origins.append(tf.range(tf.size(first)) - first)
+    codes, packed, *origins = _looked_up(decoded.flat_values, origins, characters, special_tokens)
+    return _letters(codes, packed, origins, characters)
 
 
 def apart(packed: tf.Tensor) -> tf.Tensor:
@@ -211,17 +176,17 @@ def differs(rows: tf.Tensor) -> tf.Tensor:
 
 def _looked_up(
     codes: tf.Tensor,
-    rows: tf.Tensor,
+    origins: list[tf.Tensor],
     characters: PackedCharacters,
     special_tokens: dict[str, int],
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Adds the packed characters to code points and their rows; what is dropped is gone."""
+) -> tuple[tf.Tensor, ...]:
+    """Code points, their packed characters and origins, without those that are dropped."""
     page = tf.gather(characters.page_of, tf.bitwise.right_shift(codes, 8))
     packed = tf.gather(characters.pages, page * 256 + tf.bitwise.bitwise_and(codes, 255))
     for name, symbol in special_tokens.items():
         # One symbol at the token's first character, nothing at the others.
         num_starts = tf.maximum(tf.size(codes) - len(name) + 1, 0)
-        matches = rows[:num_starts] == rows[len(name) - 1 :]
+        matches = origins[0][:num_starts] == origins[0][len(name) - 1 :]
         for i, letter in enumerate(name):
             matches &= codes[i : i + num_starts] == ord(letter)
         first = tf.where(matches)
@@ -231,28 +196,31 @@ def _looked_up(
             tf.repeat([symbol << 8 | WORD] + [DROP] * (len(name) - 1), tf.size(first)),
         )
     kept = tf.where(~_has(packed, DROP))[:, 0]
-    return tf.gather(codes, kept), tf.gather(rows, kept), tf.gather(packed, kept)
+    return tuple(tf.gather(x, kept) for x in (codes, packed, *origins))
 
 
 def _letters(
-    codes: tf.Tensor, rows: tf.Tensor, packed: tf.Tensor, characters: PackedCharacters
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Characters -> packed letters and spaces, with their rows."""
+    codes: tf.Tensor,
+    packed: tf.Tensor,
+    origins: list[tf.Tensor],
+    characters: PackedCharacters,
+) -> tuple[tf.Tensor, ...]:
+    """Characters -> packed letters and spaces, with their origins."""
     if characters.final_sigma:
         sigma = codes == ord(CAPITAL_SIGMA)
         packed = tf.cond(
             tf.reduce_any(sigma),
-            lambda: _with_final_sigmas(packed, rows, sigma, characters.final_sigma),
+            lambda: _with_final_sigmas(packed, origins[0], sigma, characters.final_sigma),
             lambda: packed,
         )
-    packed, rows = tf.cond(
+    packed, *origins = tf.cond(
         tf.reduce_any(_has(packed, MANY)),
-        lambda: _expanded(packed, rows, characters.expansions),
-        lambda: (packed, rows),
+        lambda: _expanded(packed, origins, characters.expansions),
+        lambda: (packed, *origins),
     )
     if characters.mark_class.size:
-        packed, rows = _in_canonical_order(packed, rows, characters.mark_class)
-    return packed, rows
+        packed, *origins = _in_canonical_order(packed, origins, characters.mark_class)
+    return packed, *origins
 
 
 def _has(packed: tf.Tensor, bit: int) -> tf.Tensor:
@@ -276,8 +244,8 @@ def _with_final_sigmas(
 
 
 def _expanded(
-    packed: tf.Tensor, rows: tf.Tensor, expansions: np.ndarray
-) -> tuple[tf.Tensor, tf.Tensor]:
+    packed: tf.Tensor, origins: list[tf.Tensor], expansions: np.ndarray
+) -> tuple[tf.Tensor, ...]:
     """Puts all letters of a character in its place."""
     many = _has(packed, MANY)
     letters = tf.gather(expansions, tf.where(many, tf.bitwise.right_shift(packed, 8), 0))
@@ -285,19 +253,20 @@ def _expanded(
     single = tf.concat([packed[:, None], rest], 1)
     table = tf.where(many[:, None], tf.where(letters < 0, -1, letters * 256), single)
     place = tf.where(table >= 0)
-    return tf.gather_nd(table, place), tf.gather(rows, place[:, 0])
+    return tf.gather_nd(table, place), *(tf.gather(x, place[:, 0]) for x in origins)
 
 
 def _in_canonical_order(
-    packed: tf.Tensor, rows: tf.Tensor, mark_class: np.ndarray
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sorts each run of marks by combining class, as NFD does."""
+    packed: tf.Tensor, origins: list[tf.Tensor], mark_class: np.ndarray
+) -> tuple[tf.Tensor, ...]:
+    """Sorts each run of marks by combining class, as NFD does; the origins stay in order."""
     symbol = tf.where(_has(packed, STARTER_MARK), 0, tf.bitwise.right_shift(packed, 8))
     class_ = tf.gather(mark_class, symbol)
-    run = tf.cumsum(tf.cast((class_ == 0) | differs(rows), tf.int64))
-    order = tf.argsort(run * 256 + tf.cast(class_, tf.int64), stable=True)
-    order = tf.boolean_mask(order, ~tf.gather(_has(packed, STARTER_MARK), order))
-    return tf.gather(packed, order), tf.gather(rows, order)
+    run = tf.cumsum(tf.cast((class_ == 0) | differs(origins[0]), tf.int64))
+    kept = tf.where(~_has(packed, STARTER_MARK))[:, 0]
+    order = tf.argsort(tf.gather(run * 256 + tf.cast(class_, tf.int64), kept), stable=True)
+    packed, *origins = (tf.gather(x, kept) for x in (packed, *origins))
+    return tf.gather(packed, order), *origins
 
 
 NOTHING, FAILED = -1, -2

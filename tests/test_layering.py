@@ -25,8 +25,9 @@ ARROWS = {
     "training": {"errors", "files"},
     "tasks": {"layers", "training"},
     "unicode_table": set(),
-    "wordpiece_graph": {"unicode_table"},
-    "fast_wordpiece": {"unicode_table", "wordpiece_graph"},
+    "packed_characters": {"unicode_table"},
+    "wordpiece_graph": {"packed_characters", "unicode_table"},
+    "fast_wordpiece": {"packed_characters", "unicode_table", "wordpiece_graph"},
     "tokenizers": {"errors", "fast_wordpiece", "unicode_table", "wordpiece_graph"},
     "tokenizer_checks": {"tokenizers", "unicode_table"},
     "data": {
@@ -60,7 +61,10 @@ ARROWS = {
         *("checkpoints", "data", "errors", "evaluation", "files", "recipe", "remote"),
         *("report", "training"),
     },
-    "export": {"errors", "files", "checkpoints"},
+    "export": {
+        *("answers", "checkpoints", "entities", "errors", "files", "inference", "layers"),
+        *("predictions", "tokenizers", "windows"),
+    },
     "report": {"files"},
 }
 TENSORFLOW_ROOMS = {"data", "export", "fast_wordpiece", "tokenizers", "wordpiece_graph"}
