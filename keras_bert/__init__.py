@@ -52,6 +52,7 @@ __all__ = [
     "fill_mask",
     "layers",
     "load",
+    "load_saved_model",
     "models",
     "resizing",
     "save",
@@ -62,9 +63,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # These two need TensorFlow, which JAX and torch users may not have: first use imports them.
+    # These need TensorFlow, which JAX and torch users may not have: first use imports them.
     if name == "data":
         return importlib.import_module("keras_bert.data")
-    if name == "export_saved_model":
-        return importlib.import_module("keras_bert.export").export_saved_model
+    if name in ("export_saved_model", "load_saved_model"):
+        return getattr(importlib.import_module("keras_bert.export"), name)
     raise AttributeError(f"module 'keras_bert' has no attribute {name!r}")

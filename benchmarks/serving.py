@@ -1,0 +1,216 @@
+r"""Text in, vector out, beside what else serves BERT on a CPU: throughput and latency.
+
+    python benchmarks/serving.py --weights MODEL --texts dev.tsv --peers-python VENV/bin/python
+
+Each side is a process of its own, in turn, on the same sentences and the same weights: our
+SavedModel (its text signature), ONNX Runtime with Hugging Face's tokenizers, Hugging Face's torch
+model with the same tokenizers, and KerasHub's model by `predict`. Tokenization is included; batches
+are padded to their longest sentence, KerasHub's to 128 tokens, as its preprocessor does it. The
+table gives the medians over all rounds; all vectors are compared with ours.
+
+MODEL is the folder of a Hugging Face checkpoint, TEXTS a TSV whose second column is text. The
+peers' Python has torch, transformers, tokenizers, onnx and onnxruntime.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+BATCH, LONGEST = 32, 128
+SIDES = ("ours", "onnxruntime", "torch", "keras_hub")
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Compare serving with peers."""
+
+    weights: str
+    """Folder of a Hugging Face checkpoint."""
+    texts: str
+    """TSV with a header, whose second column is text."""
+    peers_python: str = sys.executable
+    """The Python that has the peers."""
+    rounds: int = 3
+    """Processes of each side."""
+    batches: int = 30
+    """Timed batches of 32 of a process, and ten times as many single sentences."""
+    sides: tuple[str, ...] = SIDES
+    """Who takes part."""
+
+
+def main(args: Args) -> dict[str, Any]:
+    """Prints the table, and gives it back."""
+    lines = pathlib.Path(args.texts).read_text(encoding="utf-8").split("\n")[1:]
+    texts = [line.split("\t")[1] for line in lines if line]
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in args.sides}
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        (work / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+        for _ in range(args.rounds):
+            for side in args.sides:
+                python = sys.executable if side in ("ours", "keras_hub") else args.peers_python
+                command = [python, __file__, side, args.weights, folder, str(args.batches)]
+                environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
+                output = subprocess.run(  # noqa: S603 - this file itself
+                    command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+                ).stdout
+                found[side].append(json.loads(output.strip().split("\n")[-1]))
+        vectors = {side: np.load(work / f"{side}.npy") for side in args.sides}
+    table = {}
+    for side, runs in found.items():
+        table[side] = {
+            "texts_per_second": statistics.median(x["texts_per_second"] for x in runs),
+            "milliseconds": statistics.median(x["milliseconds"] for x in runs),
+            "max_difference": float(np.abs(vectors[side] - vectors[args.sides[0]]).max()),
+        }
+        print(side, json.dumps(table[side]), flush=True)
+    print(json.dumps(table))
+    return table
+
+
+def measured(side: str, weights: str, folder: str, batches: int) -> None:
+    """One process of one side: prints its JSON line, leaves its vectors."""
+    work = pathlib.Path(folder)
+    texts = json.loads((work / "texts.json").read_text(encoding="utf-8"))
+    embed = {"ours": ours, "onnxruntime": onnxruntime, "torch": torch_model,
+             "keras_hub": keras_hub}[side](weights, work)  # fmt: skip
+    several = [texts[i : i + BATCH] for i in range(0, BATCH * (len(texts) // BATCH), BATCH)]
+    for batch in several[:10]:
+        embed(batch)
+    for text in texts[:50]:
+        embed([text])
+    batched = [seconds(embed, several[i % len(several)]) for i in range(batches)]
+    single = [seconds(embed, [texts[i % len(texts)]]) for i in range(10 * batches)]
+    np.save(work / f"{side}.npy", np.concatenate([embed(batch) for batch in several[:8]]))
+    print(json.dumps({
+        "texts_per_second": BATCH / statistics.median(batched),
+        "milliseconds": 1e3 * statistics.median(single),
+    }))  # fmt: skip
+
+
+def seconds(embed: Callable[[list[str]], np.ndarray], texts: list[str]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    embed(texts)
+    return time.perf_counter() - began
+
+
+def ours(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.ndarray]:
+    """The export's text signature."""
+    import tensorflow as tf
+
+    if not (work / "export").exists():
+        import keras_bert
+
+        preset = keras_bert.load(weights)
+        preset.settings["max_sequence_length"] = LONGEST
+        keras_bert.export_saved_model(preset, work / "export")
+    signature = tf.saved_model.load(str(work / "export" / "1")).signatures["text"]
+    return lambda texts: signature(text=tf.constant(texts))["embedding"].numpy()
+
+
+def onnxruntime(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.ndarray]:
+    """The encoder's ONNX form, as torch exports it."""
+    import onnxruntime as ort
+
+    path = work / "model.onnx"
+    if not path.exists():
+        import torch
+        import transformers
+
+        model = transformers.BertModel.from_pretrained(weights, attn_implementation="eager")
+        names = ["input_ids", "attention_mask", "token_type_ids"]
+        example = tuple(torch.ones((2, 8), dtype=torch.long) for _ in names)
+        axes = {name: {0: "batch", 1: "length"} for name in [*names, "last_hidden_state"]}
+        torch.onnx.export(
+            model.eval(),
+            example,
+            str(path),
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_axes=axes,
+            dynamo=False,
+        )
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    tokens = tokenized(weights)
+
+    def embed(texts: list[str]) -> np.ndarray:
+        inputs = tokens(texts)
+        return pooled(session.run(None, inputs)[0], inputs["attention_mask"])
+
+    return embed
+
+
+def torch_model(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.ndarray]:
+    """Hugging Face's model."""
+    import torch
+    import transformers
+
+    model = transformers.BertModel.from_pretrained(weights).eval()
+    tokens = tokenized(weights)
+
+    def embed(texts: list[str]) -> np.ndarray:
+        inputs = tokens(texts)
+        with torch.inference_mode():
+            states = model(**{key: torch.from_numpy(x) for key, x in inputs.items()})[0].numpy()
+        return pooled(states, inputs["attention_mask"])
+
+    return embed
+
+
+def tokenized(weights: str) -> Callable[[list[str]], dict[str, np.ndarray]]:
+    """Hugging Face's fast tokenizer."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(weights)
+    options = {"padding": True, "truncation": True, "max_length": LONGEST, "return_tensors": "np"}
+    return lambda texts: dict(tokenizer(texts, return_token_type_ids=True, **options))
+
+
+def keras_hub(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.ndarray]:
+    """KerasHub's encoder, on our weights in its own format."""
+    import keras_hub as hub
+
+    folder = work / "keras_hub"
+    if not folder.exists():
+        import keras_bert
+
+        keras_bert.save(keras_bert.load(weights), folder, format="keras_hub")
+    backbone = hub.models.BertBackbone.from_preset(str(folder))
+    tokenizer = hub.models.BertTokenizer.from_preset(str(folder))
+    preprocess = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=LONGEST)
+
+    def embed(texts: list[str]) -> np.ndarray:
+        inputs = preprocess(texts)
+        states = backbone.predict(inputs, batch_size=len(texts), verbose=0)["sequence_output"]
+        return pooled(states, np.array(inputs["padding_mask"]))
+
+    return embed
+
+
+def pooled(states: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The mean over the tokens, of length 1."""
+    mask = mask.astype(states.dtype)[:, :, None]
+    vectors = (states * mask).sum(axis=1) / mask.sum(axis=1)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in SIDES:
+        measured(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        import tyro
+
+        main(tyro.cli(Args))

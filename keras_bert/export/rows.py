@@ -1,0 +1,178 @@
+"""What the model of an export reads: rows of tokens, computed in chunks of similar lengths.
+
+A request holds texts of all lengths, and a text may make many rows. Padded to the longest they
+would waste half of the work, and a long text would take any amount of memory: so rows are sorted
+by length and computed a few at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_bert.tokenizers import WordPiece
+
+# Tokens of a chunk, padding included; a longer row is a chunk of its own.
+CHUNK_TOKENS = 1024
+# Rows are padded to a multiple of it: a kernel is prepared anew for every shape.
+LENGTH_MULTIPLE = 8
+
+
+class Rows(NamedTuple):
+    """R sequences as the model reads them, [CLS] and [SEP] included: int32 (R, None) each."""
+
+    token_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+
+
+def make_rows(tokenizer: WordPiece, *parts: tf.RaggedTensor) -> Rows:
+    """[CLS] part [SEP], or [CLS] part [SEP] part [SEP]: int32 (R, None) each."""
+    count = parts[0].nrows()
+    ends = [tf.concat([ids, tf.fill([count, 1], tokenizer.sep_id)], axis=1) for ids in parts]
+    ends[0] = tf.concat([tf.fill([count, 1], tokenizer.cls_id), ends[0]], axis=1)
+    segments = [
+        ids.with_flat_values(tf.fill(tf.shape(ids.flat_values), i)) for i, ids in enumerate(ends)
+    ]
+    return Rows(tf.concat(ends, axis=1), tf.concat(segments, axis=1))
+
+
+def slices(
+    ids: tf.RaggedTensor, owners: tf.Tensor, starts: tf.Tensor, stops: tf.Tensor
+) -> tf.RaggedTensor:
+    """N parts of rows, int (N,) each: of row `owners` what stands in [`starts`, `stops`)."""
+    base = tf.gather(tf.cast(ids.row_starts(), tf.int32), owners)
+    places = tf.ragged.range(base + starts, base + stops, row_splits_dtype=tf.int64)
+    return tf.gather(ids.flat_values, places)
+
+
+class Output(NamedTuple):
+    """An output of a chunk: for each row `counts` of its elements, (N, ...), in the rows' order.
+
+    `counts` is int32 (R,); None: one element a row.
+    """
+
+    spec: tf.TensorSpec
+    counts: tf.Tensor | None = None
+
+
+# From int32 (r, t) inputs of the model, and bool (r, t), true at real tokens, to flat outputs.
+Compute = Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
+
+
+def computed(
+    rows: Rows,
+    pad_id: int,
+    compute: Compute,
+    outputs: dict[str, Output],
+) -> dict[str, tf.Tensor]:
+    """What a model makes of rows, a chunk of them at a time.
+
+    Args:
+        rows: R rows.
+        pad_id: Of [PAD].
+        compute: Called with a padded chunk.
+        outputs: What it gives.
+
+    Returns:
+        The outputs of all rows, in the rows' order.
+    """
+    lengths = tf.cast(rows.token_ids.row_lengths(), tf.int32)
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    by_length = tf.gather(lengths, order)
+    num_rows = tf.size(order)
+    arrays = [
+        tf.TensorArray(
+            spec.dtype, 0, dynamic_size=True, infer_shape=False, element_shape=spec.shape
+        )
+        for spec, _ in outputs.values()
+    ]
+
+    def chunk(number: tf.Tensor, first: tf.Tensor, *arrays: tf.TensorArray) -> tuple:
+        longest = -(-by_length[first] // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        stop = tf.minimum(num_rows, first + tf.maximum(1, CHUNK_TOKENS // longest))
+        part = order[first:stop]
+        shape = tf.stack([stop - first, longest])
+        token_ids, segment_ids = (tf.gather(x, part) for x in rows)
+        real = tf.sequence_mask(by_length[first:stop], longest)
+        inputs = {
+            "token_ids": token_ids.to_tensor(pad_id, shape=shape),
+            "segment_ids": segment_ids.to_tensor(shape=shape),
+            "padding_mask": tf.cast(real, tf.int32),
+        }
+        found = compute(inputs, real)
+        written = [x.write(number, found[name]) for x, name in zip(arrays, outputs, strict=True)]
+        return number + 1, stop, *written
+
+    _, _, *arrays = tf.while_loop(
+        lambda number, first, *_: first < num_rows, chunk, (0, 0, *arrays), parallel_iterations=1
+    )
+    slots = tf.argsort(order)
+    return {
+        name: _in_order(array.concat(), output.counts, order, slots)
+        for (name, output), array in zip(outputs.items(), arrays, strict=True)
+    }
+
+
+def _in_order(
+    values: tf.Tensor, counts: tf.Tensor | None, order: tf.Tensor, slots: tf.Tensor
+) -> tf.Tensor:
+    """Puts the elements of sorted rows where the rows were; row `slots[i]` of them is row i."""
+    if counts is None:
+        return tf.gather(values, slots)
+    starts = tf.gather(tf.cumsum(tf.gather(counts, order), exclusive=True), slots)
+    return tf.gather(values, tf.ragged.range(starts, starts + counts).flat_values)
+
+
+class Windows(NamedTuple):
+    """W windows on the tokens of B texts, int32 (W,) each: the text's number, and [start, stop)."""
+
+    owners: tf.Tensor
+    starts: tf.Tensor
+    stops: tf.Tensor
+
+
+def windows(lengths: tf.Tensor, sizes: tf.Tensor | int, stride: tf.Tensor | int) -> Windows:
+    """As `keras_bert.windows.windows`, of many texts.
+
+    Args:
+        lengths: int32 (B,), the tokens of each.
+        sizes: Of the texts' windows, int32 (B,) or one for all.
+        stride: Tokens from one to the next; their size where that's less. As `sizes`.
+    """
+    sizes = tf.broadcast_to(sizes, tf.shape(lengths))
+    stride = tf.minimum(stride, sizes)
+    counts = tf.where(lengths > 0, -(-tf.maximum(0, lengths - sizes) // stride) + 1, 0)
+    owners = tf.repeat(tf.range(tf.size(lengths)), counts)
+    number = tf.ragged.range(counts).flat_values
+    starts = number * tf.gather(stride, owners)
+    stops = tf.minimum(starts + tf.gather(sizes, owners), tf.gather(lengths, owners))
+    return Windows(owners, starts, stops)
+
+
+def best_windows(found: Windows, lengths: tf.Tensor) -> tf.Tensor:
+    """Where each token has the most context, as `keras_bert.windows.windows` has it.
+
+    Args:
+        found: W windows.
+        lengths: int32 (B,), the tokens of each text.
+
+    Returns:
+        int32 (N,), for each token of all texts its place among those of all windows, laid out
+        one after the other.
+    """
+    sizes = found.stops - found.starts
+    base = tf.cumsum(lengths, exclusive=True)
+    tokens = tf.ragged.range(found.starts, found.stops)
+    inside = tokens.flat_values
+    window = tf.cast(tokens.value_rowids(), tf.int32)
+    token = inside + tf.gather(tf.gather(base, found.owners), window)
+    start, stop = tf.gather(found.starts, window), tf.gather(found.stops, window)
+    context = tf.cast(tf.minimum(inside - start, stop - 1 - inside), tf.float64)
+    context += 0.01 * tf.cast(tf.gather(sizes, window), tf.float64)
+    count = tf.reduce_sum(lengths)
+    most = tf.math.unsorted_segment_max(context, token, count)
+    place = tf.range(tf.size(token))
+    chosen = tf.where(context == tf.gather(most, token), place, tf.size(token))
+    return tf.math.unsorted_segment_min(chosen, token, count)

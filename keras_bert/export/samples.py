@@ -1,0 +1,116 @@
+"""Requests of all kinds: to check an export by, to warm a server up, to show how it's asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.checkpoints import Preset
+from keras_bert.export.expected import expected
+from keras_bert.export.signatures import IDS, TEXT_FORMS, Signature
+
+TEXTS = (
+    "The train leaves at half past nine from platform two.",
+    "",
+    "火车九点半从二号站台出发，请提前十分钟到达。",
+    "Ünïcödé, naïve café – “quotes”, ﬁne ½ and ΣΊΣΥΦΟΣ!",
+    "No\u200bspace, a tab\tand emoji \U0001f600\U0001f680; [SEP] is text.",
+    "e\u0301\u0323 가나다 한국어 supercalifragilisticexpialidocious " + "x" * 300,
+    "A long text goes on. " * 60,
+    "word " * 3 + "很长的文字，" * 100,
+)
+# Second texts, or questions; as short as a model of 16 tokens needs them.
+OTHERS = ("When does it go?", "什么时候？", "", "Why?", "", "Who?", "How?", "Where?")
+
+Functions = dict[str, tf.types.experimental.ConcreteFunction]
+Request = tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]  # signature, inputs, outputs
+
+
+def sample_requests(
+    preset: Preset, task: str, signatures: dict[str, Signature], functions: Functions
+) -> list[Request]:
+    """For each signature a request of one row, then one of all kinds of rows.
+
+    What comes of texts is expected of `inference`; what comes of ids, of the function itself, as
+    that's the model and little else.
+    """
+    requests = []
+    for name, function in functions.items():
+        names = set(signatures[name].inputs)
+        for rows in (1, len(TEXTS)):
+            if "token_ids" in names:
+                inputs = id_inputs(preset, task, rows, names)
+                tensors = function(**{key: tf.constant(x) for key, x in inputs.items()})
+                outputs = {key: x.numpy() for key, x in tensors.items()}
+            else:
+                inputs = text_inputs(preset, task, rows, names)
+                outputs = expected_of_texts(preset, task, inputs)
+            requests.append((name, inputs, outputs))
+    return requests
+
+
+def text_inputs(preset: Preset, task: str, rows: int, names: set[str]) -> dict[str, np.ndarray]:
+    """The first texts as the inputs of a signature."""
+    texts, others = texts_for(preset, task)
+    if "words" in names:
+        split = [text.split(" ") for text in texts[:rows]]
+        longest = max(map(len, split))
+        padded = [[*row, *[""] * (longest - len(row))] for row in split]
+        return {"words": np.array(padded, object)}
+    first, *second = next(form for form in TEXT_FORMS.values() if set(form) == names)
+    if first == "question":
+        texts, others = others, texts
+    columns = {first: texts} | dict.fromkeys(second, others)
+    return {name: np.array(column[:rows], object) for name, column in columns.items()}
+
+
+def texts_for(preset: Preset, task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Texts and other texts; for a masked language model with masks, and none that's cut."""
+    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    if task not in ("masked_lm", "pretraining"):
+        # Questions that leave room for a context.
+        return TEXTS, tuple(x if len(preset.tokenizer(x)) <= longest - 4 else "" for x in OTHERS)
+    texts = ("[MASK]", *(f"[MASK] {text} [MASK]" for text in TEXTS))
+    fits = [
+        text
+        for text in texts
+        if len(preset.tokenizer.encode(text, special_tokens=True).token_ids) <= longest
+    ]
+    return tuple(fits), OTHERS
+
+
+def expected_of_texts(
+    preset: Preset, task: str, inputs: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The outputs of a signature that takes text."""
+    if "words" in inputs:
+        # As the signature counts them, without the empty ones at a row's end.
+        rows = [list(row) for row in inputs["words"]]
+        for row in rows:
+            while row and not row[-1]:
+                row.pop()
+        return expected(preset, task, rows)
+    form = next(form for form in TEXT_FORMS.values() if set(form) == inputs.keys())
+    return expected(preset, task, *(inputs[name] for name in form))
+
+
+def id_inputs(preset: Preset, task: str, rows: int, names: set[str]) -> dict[str, np.ndarray]:
+    """The first texts as int32 (B, T) `token_ids` and `segment_ids`, and a mask or lengths."""
+    texts, others = texts_for(preset, task)
+    if task == "span_classifier":
+        texts, others = others, texts
+    has_pair = task == "span_classifier" or preset.settings.get("pair", False)
+    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    encodings = [
+        preset.tokenizer.encode(text, other if has_pair else None, longest, special_tokens=True)
+        for text, other in zip(texts[:rows], others, strict=False)
+    ]
+    length = np.array([len(each.token_ids) for each in encodings], np.int32)
+    inputs = {name: np.zeros((len(encodings), max(length)), np.int32) for name in IDS}
+    inputs["token_ids"][:] = preset.tokenizer.pad_id
+    for i, each in enumerate(encodings):
+        inputs["token_ids"][i, : length[i]] = each.token_ids
+        inputs["segment_ids"][i, : length[i]] = each.segment_ids
+        inputs["padding_mask"][i, : length[i]] = 1
+    inputs["length"] = length
+    return {name: inputs[name] for name in inputs if name in names}
