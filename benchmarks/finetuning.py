@@ -37,8 +37,10 @@ class Task(NamedTuple):
     files: str
     recipe: str
     metric: str
-    flags: tuple[str, ...] = ("--epochs", "3", "--batch-size", "32")
+    epochs: int = 3
+    batch_size: int = 32
     examples: int = 1500  # for speed
+    flags: tuple[str, ...] = ()
 
 
 TASKS = {
@@ -50,16 +52,17 @@ TASKS = {
         "sentence_pair/stsb_open/en.{}.tsv",
         "finetune_pairs",
         "spearman",
-        ("--epochs", "3", "--batch-size", "32", "--regression"),
-        1000,  # all there are
+        examples=1000,  # all there are
+        flags=("--regression",),
     ),
     "tag": Task("sequence_labelling/wnut17_ner/{}.conll", "finetune_tagger", "entity_f1"),
     "qa": Task(
         "benchmark/squad_v1/{}.json",
         "finetune_squad",
         "f1",
-        ("--epochs", "2", "--batch-size", "16"),
-        500,
+        epochs=2,
+        batch_size=16,
+        examples=500,
     ),
 }
 LONG = "text_classification/movie_reviews_long/train.tsv"
@@ -127,9 +130,9 @@ def speed(args: Args, task: str, output: pathlib.Path) -> dict:
         seconds["ours"].append(metrics["train_seconds"])
         if args.yardstick:
             command = [args.yardstick_python, args.yardstick, task, str(repeat)]
-            flags = TASKS[task].flags
-            command += ["--limit", str(TASKS[task].examples), "--epochs", flags[1]]
-            command += ["--batch", flags[3]]
+            command += ["--limit", str(TASKS[task].examples)]
+            command += ["--epochs", str(TASKS[task].epochs)]
+            command += ["--batch", str(TASKS[task].batch_size)]
             environment = {"WEIGHTS": args.weights, "DATA": args.data}
             seconds["yardstick"].append(last_line(command, environment)["train_seconds"])
         print(task, seconds, flush=True)
@@ -168,6 +171,7 @@ def ours(args: Args, task: str, folder: pathlib.Path, more: list[str]) -> dict:
     data, files = pathlib.Path(args.data), TASKS[task].files
     command = [sys.executable, str(RECIPES / f"{TASKS[task].recipe}.py")]
     command += ["--checkpoint", args.weights, "--learning-rate", "5e-5", *TASKS[task].flags]
+    command += ["--epochs", str(TASKS[task].epochs), "--batch-size", str(TASKS[task].batch_size)]
     command += ["--train-file", str(data / files.format("train"))]
     command += ["--dev-file", str(data / files.format("dev"))]
     return last_line([*command, "--output-dir", str(folder), *more, "--overwrite"], {})

@@ -54,12 +54,15 @@ def main(args: Args) -> dict[str, Any]:
     """Prints the table, and gives it back."""
     lines = pathlib.Path(args.texts).read_text(encoding="utf-8").split("\n")[1:]
     texts = [line.split("\t")[1] for line in lines if line]
+    if len(texts) < 10 * BATCH:
+        sys.exit(f"{args.texts} must hold at least {10 * BATCH} texts. Received: {len(texts)}.")
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in args.sides}
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         (work / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-        for _ in range(args.rounds):
-            for side in args.sides:
+        for number in range(args.rounds):
+            first = number % len(args.sides)  # none is always first
+            for side in args.sides[first:] + args.sides[:first]:
                 python = sys.executable if side in ("ours", "keras_hub") else args.peers_python
                 command = [python, __file__, side, args.weights, folder, str(args.batches)]
                 environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
@@ -76,6 +79,8 @@ def main(args: Args) -> dict[str, Any]:
             "max_difference": float(np.abs(vectors[side] - vectors[args.sides[0]]).max()),
         }
         print(side, json.dumps(table[side]), flush=True)
+        if table[side]["max_difference"] > 1e-4:
+            sys.exit(f"{side} computes something else: {table[side]['max_difference']}")
     print(json.dumps(table))
     return table
 
@@ -171,12 +176,26 @@ def torch_model(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.nd
 
 
 def tokenized(weights: str) -> Callable[[list[str]], dict[str, np.ndarray]]:
-    """Hugging Face's fast tokenizer."""
+    """Hugging Face's tokenizers, without the Python around it."""
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(weights)
-    options = {"padding": True, "truncation": True, "max_length": LONGEST, "return_tensors": "np"}
-    return lambda texts: dict(tokenizer(texts, return_token_type_ids=True, **options))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(weights).backend_tokenizer
+    tokenizer.enable_truncation(LONGEST)
+    tokenizer.enable_padding()
+
+    def tokens(texts: list[str]) -> dict[str, np.ndarray]:
+        encodings = tokenizer.encode_batch(texts)
+        names = {
+            "input_ids": "ids",
+            "attention_mask": "attention_mask",
+            "token_type_ids": "type_ids",
+        }
+        return {
+            name: np.array([getattr(each, field) for each in encodings])
+            for name, field in names.items()
+        }
+
+    return tokens
 
 
 def keras_hub(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.ndarray]:
