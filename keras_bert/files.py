@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import pathlib
+import secrets
 import shutil
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -50,6 +51,44 @@ def replacing(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     finally:
         for rest in (unfinished, old):
             shutil.rmtree(rest, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def unfinished_in(folder: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Gives an empty folder to fill, hidden in `folder`; `as_next_number` gives it its name.
+
+    Without one it's removed at the end, and what a killed process left, by the next call.
+    """
+    folder = pathlib.Path(folder)
+    for rest in folder.glob(".next.*.unfinished"):
+        process = rest.name.split(".")[2]
+        if process.isdigit() and int(process) != os.getpid() and not _runs(int(process)):
+            shutil.rmtree(rest, ignore_errors=True)
+    unfinished = folder / f".next.{os.getpid()}.{secrets.token_hex(4)}.unfinished"
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def as_next_number(unfinished: pathlib.Path) -> pathlib.Path:
+    """Renames a folder to the number after the highest beside it, from 1 on.
+
+    A number that's there is never touched, whoever else writes at the same time.
+    """
+    while True:
+        target = unfinished.with_name(str(max([0, *numbers(unfinished.parent)]) + 1))
+        try:
+            return unfinished.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+
+
+def numbers(folder: str | os.PathLike[str]) -> list[int]:
+    """The names of a folder's entries that are numbers."""
+    return [int(path.name) for path in pathlib.Path(folder).glob("*") if path.name.isdecimal()]
 
 
 def holds(folder: str | os.PathLike[str], files: Collection[str], needed: Collection[str]) -> bool:

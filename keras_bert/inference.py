@@ -104,7 +104,7 @@ def fill_mask(preset: Preset, texts: Any, top_k: int = 5) -> list[Filling] | lis
 
 
 def _masked_row(preset: Preset, text: str, number: int) -> Row:
-    tokenizer, longest = preset.tokenizer, _longest(preset)
+    tokenizer, longest = preset.tokenizer, preset.max_sequence_length
     encoding = tokenizer.encode(text, max_length=longest, special_tokens=True)
     masks = [i for i, token in enumerate(encoding.token_ids) if token == tokenizer.mask_id]
     if "[MASK]" not in text:
@@ -213,7 +213,7 @@ def word_logits(preset: Preset, texts: Sequence[Words]) -> list[np.ndarray]:
     tokenizer = preset.tokenizer
     rows, places = [], []  # a place: the text's number and the window
     for number, text in enumerate(texts):
-        for window in word_windows(len(text.ids), _longest(preset)):
+        for window in word_windows(len(text.ids), preset.max_sequence_length):
             shown = text.ids[window.start : window.stop]
             token_ids = [tokenizer.cls_id, *shown, tokenizer.sep_id]
             rows.append(Row(token_ids, [0] * len(token_ids)))
@@ -301,7 +301,7 @@ def readings(
 ) -> list[Reading]:
     """What `answer` chooses from: for each question its `count` best spans and the null odds."""
     _check_head(preset, "answer")
-    longest, stride = _longest(preset), preset.settings.get("stride")
+    longest, stride = preset.max_sequence_length, preset.settings.get("stride")
     answer_length = preset.settings.get("max_answer_length", ANSWER_LENGTH)
     encoded = {context: preset.tokenizer.encode(context) for context in set(contexts)}
     rows, places = [], []  # a place: the question's number, where the context is, the window
@@ -379,7 +379,7 @@ def embed(
     names = ["embedding_norm", *(f"block_{i}" for i in range(count))]
     names = [names[i] for i in layers]
     outputs = {name: encoder.get_layer(name).output for name in names}
-    longest, pad_id = _longest(preset), preset.tokenizer.pad_id
+    longest, pad_id = preset.max_sequence_length, preset.tokenizer.pad_id
     vectors = np.zeros((len(rows), preset.config.hidden_dim * len(names)), np.float32)
     for row, states in predictions(encoder, outputs, rows, longest, pad_id):
         length = len(rows[row].token_ids)
@@ -392,7 +392,7 @@ def embed(
 
 
 def _row(preset: Preset, text: str) -> Row:
-    encoding = preset.tokenizer.encode(text, max_length=_longest(preset))
+    encoding = preset.tokenizer.encode(text, max_length=preset.max_sequence_length)
     return Row(encoding.token_ids, encoding.segment_ids)
 
 
@@ -400,11 +400,9 @@ def _predict(
     preset: Preset, names: list[str], rows: list[Row]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     outputs = {name: preset.model.output[name] for name in names}
-    return predictions(preset.model, outputs, rows, _longest(preset), preset.tokenizer.pad_id)
-
-
-def _longest(preset: Preset) -> int:
-    return preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    return predictions(
+        preset.model, outputs, rows, preset.max_sequence_length, preset.tokenizer.pad_id
+    )
 
 
 def _check_head(preset: Preset, function: str) -> None:

@@ -26,7 +26,7 @@ def text_logits(
         pairs: The second ones, as many.
     """
     settings, tokenizer = preset.settings, preset.tokenizer
-    longest = settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
     truncate, stride = settings.get("truncate", "head"), settings.get("window_stride", 0)
     rows: list[Row] = []
     owners: list[int] = []  # the text that a row is of
@@ -72,7 +72,7 @@ def choice_logits(
             "`choices` must have a list for each text, all as long. "
             f"Received: {len(choices)} lists of {', '.join(map(str, counts))} for {len(texts)}."
         )
-    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
     rows = [
         Row(*encode_pair(preset.tokenizer, text, each, longest))
         for text, own in zip(texts, choices, strict=True)

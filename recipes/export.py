@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import time
 from typing import Any
 
 import keras_bert
 from keras_bert import recipe
-from keras_bert.export import check_exportable, next_version
+from keras_bert.export import check_exportable, versions
 from keras_bert.files import write_json
 
 
@@ -34,26 +35,27 @@ class Args:
     output_dir: str
     """Where the folder 1 with the model goes, or 2 beside it; its name is the model's."""
     overwrite: bool = False
-    """Remove the versions in `output_dir` first."""
+    """Remove the other versions in `output_dir` once the new one is there."""
 
 
 def main(args: Args) -> dict[str, Any]:
     # ---- Setup -----------------------------------------------------------------
     started = time.perf_counter()
-    is_update = (
-        not args.overwrite and next_version(recipe.local_folder(args.output_dir)).name != "1"
-    )
-    recipe.check_output_dir(args.output_dir, overwrite=args.overwrite, resume=is_update)
+    folder = recipe.local_folder(args.output_dir)
+    there = versions(folder)
+    if not there:
+        recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
     preset = keras_bert.load(args.checkpoint)
     check_exportable(preset)
 
     # ---- Save ------------------------------------------------------------------
-    if is_update:
-        folder = recipe.local_folder(args.output_dir)
-        write_json(folder / "args.json", dataclasses.asdict(args))
-    else:
-        folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
+    if not there:
+        recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     target = keras_bert.export_saved_model(preset, folder)
+    write_json(folder / "args.json", dataclasses.asdict(args))
+    if args.overwrite:  # a server may be at the old ones until the new one is there
+        for old in there:
+            shutil.rmtree(old)
     size = sum(
         os.path.getsize(os.path.join(place, name))
         for place, _, names in os.walk(target)

@@ -241,7 +241,8 @@ def test_signature_page():
         "| output | `scores` | float32 | B x 3 | probabilities of all classes, in the order of "
         "their training |",
         "| output | `scores` | float32 | B x M x 5 | probabilities of `tokens`, padded with 0 |",
-        '| output | `tags` | string | B x T | the tag of each token, "" at padding |',
+        '| output | `tags` | string | B x T | the tag of each token, "" at padding, [CLS] and '
+        "[SEP] |",
         "| output | `start` | int32 | B | position of the answer's first token |",
         "| output | `embedding` | float32 | B x 8 | vector of the text |",
     ):

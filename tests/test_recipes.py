@@ -208,8 +208,14 @@ def test_finetune_and_export(work, pretrained, tmp_path, monkeypatch):
     assert (tmp_path / "export" / "1" / "saved_model.pb").exists()
     # Of what was pretrained only the files are looked at: its check takes another process.
     monkeypatch.setattr("keras_bert.export.saved_model.check", lambda *_: None)
-    run("export", checkpoint=pretrained / "preset", output_dir=tmp_path / "mlm")
-    assert (tmp_path / "mlm" / "1" / "saved_model.pb").exists()
+    arguments = {"checkpoint": pretrained / "preset", "output_dir": tmp_path / "mlm"}
+    keras_bert.export_saved_model(keras_bert.load(pretrained / "preset"), tmp_path / "mlm")
+    metrics = run("export", **arguments)
+    assert metrics["saved_model"] == str(tmp_path / "mlm" / "2")
+    assert sorted(path.name for path in (tmp_path / "mlm").glob("[0-9]*")) == ["1", "2"]
+    run("export", **arguments, overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "mlm").iterdir()) == ["3", "args.json"]
+    assert (tmp_path / "mlm" / "3" / "saved_model.pb").exists()
 
 
 def test_convert_there_and_back(pretrained, tmp_path):

@@ -58,9 +58,8 @@ def program(tmp_path_factory):
     return build(tmp_path_factory.mktemp("program"))
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A tiny classifier's folder, with version 1."""
+def tiny_preset(task, labels=(), arguments=(), **settings):
+    """A preset on a tiny encoder; `task` is None for the encoder alone."""
     keras.utils.set_random_seed(0)
     config = keras_bert.BertConfig(
         vocabulary_size=len(VOCABULARY),
@@ -72,11 +71,17 @@ def exported(tmp_path_factory):
         initializer_range=0.3,
     )
     encoder = keras_bert.bert(config)
-    model = keras_bert.tasks.text_classifier(encoder, len(LABELS))
-    preset = keras_bert.Preset(
-        config, encoder, keras_bert.WordPiece(VOCABULARY), model, LABELS,
-        {"max_sequence_length": 16},
-    )  # fmt: skip
+    model = getattr(keras_bert.tasks, task)(encoder, **dict(arguments)) if task else encoder
+    settings = {"max_sequence_length": 16} | settings
+    return keras_bert.Preset(
+        config, encoder, keras_bert.WordPiece(VOCABULARY), model, labels, settings
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A tiny classifier's folder, with version 1."""
+    preset = tiny_preset("text_classifier", LABELS, {"num_classes": 3})
     folder = tmp_path_factory.mktemp("models") / "tone"
     keras_bert.export_saved_model(preset, folder)
     return folder
@@ -214,6 +219,54 @@ def test_the_c_loader_answers_as_python_does(runner, exported):
             assert len(array) == len(TEXTS), (signature, name)
         none = {name: np.asarray(value)[:0] for name, value in inputs.items()}
         check_against(module, runner, signature, none)
+
+
+THREE = {"num_classes": 3}
+# Of each kind of export that isn't `exported` one: its task, labels, head and settings.
+KINDS = {
+    "pair": ("text_classifier", (), THREE, {"pair": True, "symmetric": True}),
+    "multi_label": ("text_classifier", LABELS, THREE, {"multi_label": True}),
+    "tagger": ("token_classifier", LABELS, THREE | {"crf": True}, {}),
+    "reader": ("span_classifier", (), {}, {"no_answer_threshold": 0.0}),
+    "masks": ("masked_lm", (), {}, {}),
+    "encoder": (None, (), {}, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_export(program, monkeypatch, tmp_path, kind):
+    """The C loader answers as Python does, and a batch of ids of all lengths as each alone."""
+    from serving.batching import Batcher, Parameters
+
+    task, labels, arguments, settings = KINDS[kind]
+    monkeypatch.setattr("keras_bert.export.saved_model.check", lambda *_: None)
+    folder = keras_bert.export_saved_model(
+        tiny_preset(task, labels, arguments, **settings), tmp_path / kind
+    )
+    with Runner(program, folder, threads=1) as runner:
+        test_the_c_loader_answers_as_python_does(runner, folder.parent)
+
+        ids = samples(runner, "ids_by_length")
+        ids["segment_ids"] = np.where(np.arange(IDS.shape[1]) > 1, ids["token_ids"] != 0, 0)
+        ids["segment_ids"] = ids["segment_ids"].astype("int32")
+        requests = []
+        for row, length in enumerate(ids["length"]):
+            own = {name: array[row : row + 1] for name, array in ids.items()}
+            requests.append(
+                own | {name: own[name][:, :length] for name in ("token_ids", "segment_ids")}
+            )
+        batcher = Batcher(runner.run, Parameters(len(requests), 60_000_000, True))
+        with concurrent.futures.ThreadPoolExecutor(len(requests)) as threads:
+            answers = list(threads.map(lambda own: batcher.run("ids_by_length", own), requests))
+        for own, together in zip(requests, answers):
+            alone = runner.run("ids_by_length", own)
+            assert alone.keys() == together.keys()
+            for name, array in alone.items():
+                if array.ndim > 1:  # what other rows have more of is padded here
+                    assert not together[name][:, array.shape[1] :].any()
+                    together[name] = together[name][:, : array.shape[1]]
+            assert_same(together, alone)
 
 
 def test_no_python_in_the_process(runner):

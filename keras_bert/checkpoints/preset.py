@@ -71,9 +71,14 @@ class Preset:
             num_classes = self.model.output[CLASSES[self.model.name]].shape[-1]
             if len(self.labels) != num_classes:
                 raise ValueError(f"{len(self.labels)} labels for {num_classes} classes")
-        longest = self.settings.get("max_sequence_length", self.config.max_sequence_length)
+        longest: Any = self.max_sequence_length
         if type(longest) is not int or not 3 <= longest <= self.config.max_sequence_length:
             raise ValueError(f"settings have max_sequence_length={longest!r}")
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Tokens of the longest sequence that it's asked with: the setting, or the table's rows."""
+        return self.settings.get("max_sequence_length", self.config.max_sequence_length)
 
 
 CONFIG, VOCABULARY, WEIGHTS = FILES = ("config.json", "vocab.txt", "weights.h5")

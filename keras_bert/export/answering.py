@@ -8,16 +8,26 @@ import tensorflow as tf
 
 from keras_bert.answers import ANSWER_LENGTH
 from keras_bert.checkpoints import Preset
-from keras_bert.export.rows import Output, best_windows, computed, make_rows, slices, windows
+from keras_bert.export.rows import (
+    Output,
+    best_windows,
+    computed,
+    in_chunks,
+    make_rows,
+    slices,
+    windows,
+)
 from keras_bert.export.signatures import Signature, Tensors, checked, id_signatures, text_signature
 from keras_bert.export.tagging import substrings
 from keras_bert.windows import QUESTION_LENGTH, STRIDE
+
+SPAN_TOKENS = 32_768  # of the contexts whose spans are compared at once
 
 
 def signatures(preset: Preset) -> dict[str, Signature]:
     """`ids` and `question_context`: what `inference.answer` says."""
     settings, tokenizer = preset.settings, preset.tokenizer
-    longest = settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
     answer_length = settings.get("max_answer_length", ANSWER_LENGTH)
     threshold = settings.get("no_answer_threshold")
 
@@ -49,7 +59,7 @@ def signatures(preset: Preset) -> dict[str, Signature]:
         rows = make_rows(tokenizer, tf.gather(asked, found.owners), slices(places.ids, *found))
         spec = tf.TensorSpec((None,), tf.float64)
         outputs = {"start": Output(spec, shown), "end": Output(spec, shown)}
-        logits = computed(rows, tokenizer.pad_id, of_context, outputs | {"nothing": Output(spec)})
+        logits = computed(preset, rows, of_context, outputs | {"nothing": Output(spec)})
         texts = tf.range(tf.size(question))
         nothing = tf.math.unsorted_segment_min(logits["nothing"], found.owners, tf.size(texts))
         best = best_spans(
@@ -127,6 +137,31 @@ def best_spans(
         lengths: int32 (B,), the tokens of each context.
         answer_length: The most tokens of a span.
     """
+    by_context = tf.RaggedTensor.from_row_lengths(places, lengths)
+    bases = tf.cumsum(lengths, exclusive=True)
+
+    def of_some(chosen: tf.Tensor, longest: tf.Tensor) -> Tensors:
+        own = tf.gather(by_context, chosen)
+        sizes = tf.gather(lengths, chosen)
+        best = _best_spans(starts, ends, own.flat_values, window_stops, sizes, answer_length)
+        moved = tf.gather(bases, chosen) - tf.cumsum(sizes, exclusive=True)
+        first, last = (tf.where(x < 0, -1, x + moved) for x in (best.first, best.last))
+        return best._replace(first=first, last=last)._asdict()
+
+    numbers, floats = (Output(tf.TensorSpec((None,), t)) for t in (tf.int32, tf.float64))
+    outputs = {"first": numbers, "last": numbers, "score": floats, "total": floats}
+    return Best(**in_chunks(lengths, SPAN_TOKENS, of_some, outputs))
+
+
+def _best_spans(
+    starts: tf.Tensor,
+    ends: tf.Tensor,
+    places: tf.Tensor,
+    window_stops: tf.Tensor,
+    lengths: tf.Tensor,
+    answer_length: int,
+) -> Best:
+    """`best_spans` of few contexts, all spans of which are held at once."""
     reach = places[:, None] + tf.range(answer_length)
     is_span = reach < tf.gather(window_stops, places)[:, None]
     ends = tf.gather(ends, tf.minimum(reach, tf.size(ends) - 1))

@@ -15,15 +15,14 @@ def signatures(preset: Preset) -> dict[str, Signature]:
     settings, tokenizer = preset.settings, preset.tokenizer
     num_classes = preset.model.output["label"].shape[-1]
     names = class_names(preset.labels, num_classes)
-    longest = settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
 
-    def logits(inputs: Tensors, real: tf.Tensor | None = None) -> tf.Tensor:
-        return tf.cast(preset.model(inputs, training=False)["label"], tf.float32)
+    def logits(inputs: Tensors, real: tf.Tensor) -> Tensors:
+        return {"logits": tf.cast(preset.model(inputs, training=False)["label"], tf.float32)}
 
     def of_rows(rows: Rows) -> tf.Tensor:
-        spec = tf.TensorSpec((None, num_classes), tf.float32)
-        compute = lambda inputs, real: {"logits": logits(inputs)}  # noqa: E731
-        return computed(rows, tokenizer.pad_id, compute, {"logits": Output(spec)})["logits"]
+        output = Output(tf.TensorSpec((None, num_classes), tf.float32))
+        return computed(preset, rows, logits, {"logits": output})["logits"]
 
     def decoded(logits: tf.Tensor) -> Tensors:
         if settings.get("multi_label"):
@@ -46,7 +45,7 @@ def signatures(preset: Preset) -> dict[str, Signature]:
             found = (found + turned) / 2
         return decoded(found)
 
-    made = id_signatures(preset, lambda inputs, real: decoded(logits(inputs)))
+    made = id_signatures(preset, lambda *inputs: decoded(logits(*inputs)["logits"]))
     if settings.get("pair"):
         return made | text_signature("pair", from_pair)
     return made | text_signature("text", from_text)
@@ -64,15 +63,15 @@ def likeliest(logits: tf.Tensor, names: tuple[str, ...]) -> Tensors:
 
 def labels_that_hold(logits: tf.Tensor, names: tuple[str, ...], threshold: float) -> Tensors:
     """Independent classes, float (B, C): `labels` (B, K) are the `count` that hold, then ""."""
-    scores = tf.sigmoid(logits)
+    scores = tf.sigmoid(tf.cast(logits, tf.float64))  # as Python has them, to meet the threshold
     holds = scores >= threshold
-    found = tf.where(holds)
     count = tf.reduce_sum(tf.cast(holds, tf.int32), axis=-1)
-    labels = tf.RaggedTensor.from_row_lengths(tf.gather(tf.constant(names), found[:, 1]), count)
-    return likeliest(logits, names) | {
-        "score": tf.reduce_max(scores, axis=-1),
-        "scores": scores,
-        "labels": labels.to_tensor(""),
+    found = tf.gather(tf.constant(names), tf.where(holds)[:, 1])
+    return {
+        "label": tf.gather(tf.constant(names), tf.argmax(scores, axis=-1)),
+        "score": tf.cast(tf.reduce_max(scores, axis=-1), tf.float32),
+        "scores": tf.cast(scores, tf.float32),
+        "labels": tf.RaggedTensor.from_row_lengths(found, count).to_tensor(""),
         "count": count,
     }
 

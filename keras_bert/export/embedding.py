@@ -15,7 +15,7 @@ TINY = np.finfo(np.float32).tiny  # a vector of zeros stays one
 def signatures(preset: Preset) -> dict[str, Signature]:
     """`ids` and `text`: what `inference.embed` says by the preset's settings."""
     tokenizer, settings = preset.tokenizer, preset.settings
-    longest = settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
 
     def embedded(inputs: Tensors, real: tf.Tensor) -> Tensors:
         states = tf.cast(preset.encoder(inputs, training=False)["sequence_output"], tf.float32)
@@ -27,7 +27,7 @@ def signatures(preset: Preset) -> dict[str, Signature]:
     def from_text(text: tf.Tensor) -> Tensors:
         rows = make_rows(tokenizer, tokenizer.to_tf(text, core_ops=True)[:, : longest - 2])
         spec = tf.TensorSpec((None, preset.config.hidden_dim), tf.float32)
-        return computed(rows, tokenizer.pad_id, embedded, {"embedding": Output(spec)})
+        return computed(preset, rows, embedded, {"embedding": Output(spec)})
 
     return id_signatures(preset, embedded) | text_signature("text", from_text)
 

@@ -14,7 +14,7 @@ TOP_K = 5
 def signatures(preset: Preset) -> dict[str, Signature]:
     """`ids` and `text`: what `inference.fill_mask` says, padded with "" and 0 to M masks."""
     tokenizer = preset.tokenizer
-    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
     top_k = min(TOP_K, tokenizer.vocabulary_size)
 
     def at_masks(inputs: Tensors, real: tf.Tensor) -> Tensors:
@@ -60,7 +60,7 @@ def signatures(preset: Preset) -> dict[str, Signature]:
             "scores": Output(tf.TensorSpec(spec, tf.float32), counts),
         }
         rows = make_rows(tokenizer, read)
-        return filled(computed(rows, tokenizer.pad_id, at_masks, outputs), counts)
+        return filled(computed(preset, rows, at_masks, outputs), counts)
 
     def from_ids(inputs: Tensors, real: tf.Tensor) -> Tensors:
         is_mask = (inputs["token_ids"] == tokenizer.mask_id) & real

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,17 @@ import tensorflow as tf
 from keras_bert.answers import Answer, Classification, Filling, MultiLabel, Tagging, class_names
 from keras_bert.entities import OUTSIDE
 from keras_bert.errors import InputError
+from keras_bert.export.self_check import ops
 from keras_bert.export.signatures import DESCRIPTION, TEXT_FORMS
+from keras_bert.files import numbers
 from keras_bert.predictions import as_columns, as_texts
 
 BATCH = 64  # texts of a call
+# Core TensorFlow, but they run Python or reach files.
+OUTSIDE_OPS = {
+    *("EagerPyFunc", "PyFunc", "PyFuncStateless"),
+    *("MatchingFiles", "ReadFile", "WriteFile", "WholeFileReaderV2"),
+}
 
 
 def load_saved_model(folder: str | os.PathLike[str]) -> Exported:
@@ -28,18 +36,27 @@ def load_saved_model(folder: str | os.PathLike[str]) -> Exported:
             version is taken.
 
     Raises:
-        InputError: there's no export in the folder.
+        InputError: there's no export in the folder, or one that runs Python or reaches files.
     """
     folder = pathlib.Path(folder)
-    versions = [path for path in folder.glob("*") if path.name.isdecimal()]
-    if versions and not (folder / DESCRIPTION).exists():
-        folder = max(versions, key=lambda path: int(path.name))
     if not (folder / DESCRIPTION).is_file():
-        raise InputError(
-            f"{folder} holds no export: {DESCRIPTION} isn't there. Make one with "
-            "export_saved_model."
-        )
+        there = versions(folder)
+        if not there:
+            raise InputError(
+                f"{folder} holds no export: {DESCRIPTION} isn't there. Make one with "
+                "export_saved_model."
+            )
+        folder = there[-1]
+    outside = sorted(ops(folder) & OUTSIDE_OPS)
+    if outside:
+        raise InputError(f"{folder} isn't loaded: it has the op {outside[0]}, which no export has.")
     return Exported(folder)
+
+
+def versions(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
+    """The exports in a folder, from the lowest number to the highest."""
+    folders = [pathlib.Path(folder, str(number)) for number in sorted(numbers(folder))]
+    return [each for each in folders if (each / DESCRIPTION).is_file()]
 
 
 class Exported:
@@ -49,8 +66,8 @@ class Exported:
         exported("How do I format a string?")  # as keras_bert.classify(preset, ...)
         exported(questions, contexts)  # as keras_bert.answer(preset, ...)
 
-    One text gives one answer and a list a list. Texts of any number and length run through one
-    graph, which is never traced again.
+    One text gives one answer and a list a list; a text without a [MASK] has nothing to fill: [].
+    Texts of any number and length run through one graph, which is never traced again.
 
     Attributes:
         task: The name of the preset's model.
@@ -100,7 +117,7 @@ class Exported:
         results: list[Any] = []
         for first in range(0, len(columns[0]), BATCH):
             inputs = {
-                name: tf.constant(column[first : first + BATCH], tf.string)
+                name: tf.constant(_without_surrogates(column[first : first + BATCH]), tf.string)
                 for name, column in zip(names, columns, strict=True)
             }
             outputs = self.signatures[signature](**inputs)
@@ -153,6 +170,13 @@ class Exported:
             decode({name: x[row] for name, x in outputs.items()}, self.labels)
             for row in range(len(next(iter(outputs.values()))))
         ]
+
+
+def _without_surrogates(texts: Any) -> Any:
+    """Half of a cut emoji can't be UTF-8: an unknown character of private use stands for it."""
+    if isinstance(texts, str):
+        return re.sub("[\ud800-\udfff]", "\ue000", texts)
+    return [_without_surrogates(each) for each in texts]
 
 
 def _classification(row: dict[str, Any], labels: tuple[str, ...]) -> Any:

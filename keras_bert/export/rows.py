@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_bert.checkpoints import Preset
 from keras_bert.tokenizers import WordPiece
 
 # Tokens of a chunk, padding included; a longer row is a chunk of its own.
@@ -62,16 +63,13 @@ Compute = Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]
 
 
 def computed(
-    rows: Rows,
-    pad_id: int,
-    compute: Compute,
-    outputs: dict[str, Output],
+    preset: Preset, rows: Rows, compute: Compute, outputs: dict[str, Output]
 ) -> dict[str, tf.Tensor]:
     """What a model makes of rows, a chunk of them at a time.
 
     Args:
+        preset: Whose model it is.
         rows: R rows.
-        pad_id: Of [PAD].
         compute: Called with a padded chunk.
         outputs: What it gives.
 
@@ -79,8 +77,39 @@ def computed(
         The outputs of all rows, in the rows' order.
     """
     lengths = tf.cast(rows.token_ids.row_lengths(), tf.int32)
+
+    def of_chunk(chosen: tf.Tensor, longest: tf.Tensor) -> dict[str, tf.Tensor]:
+        longest = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        longest = tf.minimum(longest, preset.config.max_sequence_length)
+        shape = tf.stack([tf.size(chosen), longest])
+        token_ids, segment_ids = (tf.gather(x, chosen) for x in rows)
+        real = tf.sequence_mask(tf.gather(lengths, chosen), longest)
+        inputs = {
+            "token_ids": token_ids.to_tensor(preset.tokenizer.pad_id, shape=shape),
+            "segment_ids": segment_ids.to_tensor(shape=shape),
+            "padding_mask": tf.cast(real, tf.int32),
+        }
+        return compute(inputs, real)
+
+    return in_chunks(lengths, CHUNK_TOKENS, of_chunk, outputs)
+
+
+def in_chunks(
+    lengths: tf.Tensor,
+    size: int,
+    compute: Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]],
+    outputs: dict[str, Output],
+) -> dict[str, tf.Tensor]:
+    """Works on rows a few at a time, the longest first.
+
+    Args:
+        lengths: int32 (R,).
+        size: Of a chunk, in elements of its rows, padding to the longest included.
+        compute: Called with the numbers of a chunk's rows, int32 (r,), and the longest's length.
+        outputs: What it gives.
+    """
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    by_length = tf.gather(lengths, order)
+    sorted_lengths = tf.gather(lengths, order)
     num_rows = tf.size(order)
     arrays = [
         tf.TensorArray(
@@ -89,24 +118,15 @@ def computed(
         for spec, _ in outputs.values()
     ]
 
-    def chunk(number: tf.Tensor, first: tf.Tensor, *arrays: tf.TensorArray) -> tuple:
-        longest = -(-by_length[first] // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-        stop = tf.minimum(num_rows, first + tf.maximum(1, CHUNK_TOKENS // longest))
-        part = order[first:stop]
-        shape = tf.stack([stop - first, longest])
-        token_ids, segment_ids = (tf.gather(x, part) for x in rows)
-        real = tf.sequence_mask(by_length[first:stop], longest)
-        inputs = {
-            "token_ids": token_ids.to_tensor(pad_id, shape=shape),
-            "segment_ids": segment_ids.to_tensor(shape=shape),
-            "padding_mask": tf.cast(real, tf.int32),
-        }
-        found = compute(inputs, real)
+    def step(number: tf.Tensor, first: tf.Tensor, *arrays: tf.TensorArray) -> tuple:
+        longest = tf.maximum(1, sorted_lengths[first])
+        stop = tf.minimum(num_rows, first + tf.maximum(1, size // longest))
+        found = compute(order[first:stop], longest)
         written = [x.write(number, found[name]) for x, name in zip(arrays, outputs, strict=True)]
         return number + 1, stop, *written
 
     _, _, *arrays = tf.while_loop(
-        lambda number, first, *_: first < num_rows, chunk, (0, 0, *arrays), parallel_iterations=1
+        lambda number, first, *_: first < num_rows, step, (0, 0, *arrays), parallel_iterations=1
     )
     slots = tf.argsort(order)
     return {

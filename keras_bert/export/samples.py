@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_bert.checkpoints import Preset
 from keras_bert.export.expected import expected
 from keras_bert.export.signatures import IDS, TEXT_FORMS, Signature
+from keras_bert.tokenizers import Encoding
 
 TEXTS = (
     "The train leaves at half past nine from platform two.",
@@ -22,6 +23,9 @@ TEXTS = (
 # Second texts, or questions; as short as a model of 16 tokens needs them.
 OTHERS = ("When does it go?", "什么时候？", "", "Why?", "", "Who?", "How?", "Where?")
 
+# Tasks whose answer on a text that fits is that of its ids.
+READ_WHOLE = ("masked_lm", "pretraining", "sentence_embedder", "text_classifier")
+
 Functions = dict[str, tf.types.experimental.ConcreteFunction]
 Request = tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]  # signature, inputs, outputs
 
@@ -31,17 +35,20 @@ def sample_requests(
 ) -> list[Request]:
     """For each signature a request of one row, then one of all kinds of rows.
 
-    What comes of texts is expected of `inference`; what comes of ids, of the function itself, as
-    that's the model and little else.
+    The outputs are those of `inference`, and for ids that are those of a whole text, the text's.
+    Tags and places of ids have no text that says the same: they're the function's own.
     """
     requests = []
     for name, function in functions.items():
         names = set(signatures[name].inputs)
         for rows in (1, len(TEXTS)):
             if "token_ids" in names:
-                inputs = id_inputs(preset, task, rows, names)
-                tensors = function(**{key: tf.constant(x) for key, x in inputs.items()})
-                outputs = {key: x.numpy() for key, x in tensors.items()}
+                inputs, texts = id_inputs(preset, task, rows, names)
+                if task in READ_WHOLE and not preset.settings.get("symmetric"):
+                    outputs = expected(preset, task, *texts)
+                else:
+                    tensors = function(**{key: tf.constant(x) for key, x in inputs.items()})
+                    outputs = {key: x.numpy() for key, x in tensors.items()}
             else:
                 inputs = text_inputs(preset, task, rows, names)
                 outputs = expected_of_texts(preset, task, inputs)
@@ -66,7 +73,7 @@ def text_inputs(preset: Preset, task: str, rows: int, names: set[str]) -> dict[s
 
 def texts_for(preset: Preset, task: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Texts and other texts; for a masked language model with masks, and none that's cut."""
-    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    longest = preset.max_sequence_length
     if task not in ("masked_lm", "pretraining"):
         # Questions that leave room for a context.
         return TEXTS, tuple(x if len(preset.tokenizer(x)) <= longest - 4 else "" for x in OTHERS)
@@ -94,23 +101,31 @@ def expected_of_texts(
     return expected(preset, task, *(inputs[name] for name in form))
 
 
-def id_inputs(preset: Preset, task: str, rows: int, names: set[str]) -> dict[str, np.ndarray]:
-    """The first texts as int32 (B, T) `token_ids` and `segment_ids`, and a mask or lengths."""
+def id_inputs(
+    preset: Preset, task: str, rows: int, names: set[str]
+) -> tuple[dict[str, np.ndarray], list[list[str]]]:
+    """The first texts that fit as `token_ids` and `segment_ids`, int32 (B, T), and mask or length.
+
+    The second value are the texts, and their other texts where the model reads pairs.
+    """
     texts, others = texts_for(preset, task)
     if task == "span_classifier":
         texts, others = others, texts
     has_pair = task == "span_classifier" or preset.settings.get("pair", False)
-    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
-    encodings = [
-        preset.tokenizer.encode(text, other if has_pair else None, longest, special_tokens=True)
-        for text, other in zip(texts[:rows], others, strict=False)
-    ]
-    length = np.array([len(each.token_ids) for each in encodings], np.int32)
-    inputs = {name: np.zeros((len(encodings), max(length)), np.int32) for name in IDS}
+    special = task in ("masked_lm", "pretraining")
+    read: list[tuple[tuple[str, ...], Encoding]] = []
+    for text, other in zip(texts, others, strict=False):
+        pair = other if has_pair else None
+        encoding = preset.tokenizer.encode(text, pair, special_tokens=special)
+        if len(encoding.token_ids) <= preset.max_sequence_length and len(read) < rows:
+            read.append(((text, other) if has_pair else (text,), encoding))
+    length = np.array([len(encoding.token_ids) for _, encoding in read], np.int32)
+    inputs = {name: np.zeros((len(read), max(length)), np.int32) for name in IDS}
     inputs["token_ids"][:] = preset.tokenizer.pad_id
-    for i, each in enumerate(encodings):
-        inputs["token_ids"][i, : length[i]] = each.token_ids
-        inputs["segment_ids"][i, : length[i]] = each.segment_ids
+    for i, (_, encoding) in enumerate(read):
+        inputs["token_ids"][i, : length[i]] = encoding.token_ids
+        inputs["segment_ids"][i, : length[i]] = encoding.segment_ids
         inputs["padding_mask"][i, : length[i]] = 1
     inputs["length"] = length
-    return {name: inputs[name] for name in inputs if name in names}
+    chosen = [list(column) for column in zip(*(each for each, _ in read), strict=True)]
+    return {name: inputs[name] for name in inputs if name in names}, chosen

@@ -15,9 +15,9 @@ from keras_bert.export import answering, classification, embedding, filling, tag
 from keras_bert.export.samples import Functions, Request, sample_requests
 from keras_bert.export.self_check import check
 from keras_bert.export.signature_page import signature_page
-from keras_bert.export.signatures import DESCRIPTION, TEXT_BYTES, TEXT_FORMS, Signature
+from keras_bert.export.signatures import DESCRIPTION, IDS, TEXT_BYTES, TEXT_FORMS, Signature
 from keras_bert.export.warm_up import write_warm_up
-from keras_bert.files import replacing, write_json, write_text
+from keras_bert.files import as_next_number, unfinished_in, write_json, write_text
 
 # A task's model -> its signatures. Whatever else has an encoder is exported as vectors.
 TASKS: dict[str, ModuleType] = {
@@ -70,7 +70,6 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
             than TensorFlow.
     """
     check_exportable(preset)
-    target = next_version(folder)
     made = signatures(preset)
     functions = {name: _traced(each) for name, each in made.items()}
     requests = sample_requests(preset, task_of(preset), made, functions)
@@ -82,15 +81,15 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
     weights = [*preset.encoder.weights, *preset.model.weights]
     module.weights = list({id(each): each.value for each in weights}.values())
     module.functions = functions
-    name = pathlib.Path(folder).name
-    with replacing(target) as unfinished:
+    name = pathlib.Path(folder).resolve().name
+    with unfinished_in(folder) as unfinished:
         tf.saved_model.save(module, str(unfinished), signatures=functions)
         check(unfinished, requests)
         write_warm_up(unfinished, name, [request[:2] for request in requests])
         write_text(unfinished / "signature.md", _page(preset, name, made, functions, requests))
         description = {"task": task_of(preset), "labels": list(preset.labels)}
         write_json(unfinished / DESCRIPTION, description)
-    return target
+        return as_next_number(unfinished)
 
 
 def _page(
@@ -118,13 +117,6 @@ def task_of(preset: Preset) -> str:
     return "sentence_embedder" if preset.model is preset.encoder else preset.model.name
 
 
-def next_version(folder: str | os.PathLike[str]) -> pathlib.Path:
-    """The folder of the next version: 1, or one more than the highest that's there."""
-    folder = pathlib.Path(folder)
-    there = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-    return folder / str(max(there, default=0) + 1)
-
-
 def check_exportable(preset: Preset) -> None:
     """Refuses what `export_saved_model` can't export; nothing is written.
 
@@ -140,6 +132,17 @@ def check_exportable(preset: Preset) -> None:
         raise InputError(
             f"A preset of {preset.model.name} can't be exported so far, those of "
             f"{', '.join(TASKS)} can."
+        )
+    others = set(preset.model.input) - {*IDS, "mask_positions"}
+    if others:
+        raise InputError(
+            f"The export has no input {sorted(others)[0]}: export the task's model without it, "
+            "such as the one of `keras_bert.tasks.unpacked`."
+        )
+    if any(layer.compute_dtype != "float32" for layer in preset.model.layers):
+        raise InputError(
+            "An export computes in float32, and a layer of the preset doesn't: load it without a "
+            "policy such as mixed_bfloat16."
         )
 
 

@@ -42,7 +42,8 @@ def check(
     Args:
         folder: The SavedModel's.
         requests: Of each: the signature; its inputs and the outputs that are expected, by name,
-            as arrays or nested lists. Strings and integers must be equal, floats within 1e-5.
+            as arrays or nested lists. Strings and integers must be equal, floats within 1e-5, of
+            large ones relative.
 
     Raises:
         ExportError: An op isn't TensorFlow's own; the graph holds the path of the export or of
@@ -67,17 +68,23 @@ def _check_graph(folder: pathlib.Path) -> None:
     for path in (folder, pathlib.Path(__file__).parents[1]):
         if os.fsencode(path.absolute()) in content or os.fsencode(path.resolve()) in content:
             raise ExportError(f"The export's graph holds the path {path}, so it can't be moved.")
-    foreign = set()
+    # `raw_ops` names TensorFlow's own, whatever other libraries have registered here.
+    foreign = {op for op in ops(folder) if not hasattr(tf.raw_ops, op)}
+    if foreign:
+        names = ", ".join(sorted(foreign))
+        raise ExportError(f"The export's graph has ops that aren't TensorFlow's own: {names}.")
+
+
+def ops(folder: pathlib.Path) -> set[str]:
+    """The names of all operations in a SavedModel."""
+    names = set()
+    content = (folder / "saved_model.pb").read_bytes()
     for meta_graph in saved_model_pb2.SavedModel.FromString(content).meta_graphs:
         graph = meta_graph.graph_def
         functions = {function.signature.name for function in graph.library.function}
         nodes = itertools.chain(graph.node, *(f.node_def for f in graph.library.function))
-        foreign |= {node.op for node in nodes} - functions
-    # `raw_ops` names TensorFlow's own, whatever other libraries have registered here.
-    foreign = {op for op in foreign if not hasattr(tf.raw_ops, op)}
-    if foreign:
-        names = ", ".join(sorted(foreign))
-        raise ExportError(f"The export's graph has ops that aren't TensorFlow's own: {names}.")
+        names |= {node.op for node in nodes} - functions
+    return names
 
 
 def _answers(
@@ -135,7 +142,7 @@ def _compare(what: str, given: np.ndarray, expected: np.ndarray) -> None:
             f"{what} is {given.dtype} {given.shape} instead of {expected.dtype} {expected.shape}."
         )
     if expected.dtype.kind == "f":
-        equal = np.isclose(given, expected, rtol=0, atol=TOLERANCE)
+        equal = np.isclose(given, expected, rtol=TOLERANCE, atol=TOLERANCE)
     else:
         equal = given == expected
     if not equal.all():

@@ -21,7 +21,11 @@ FIELDS = {
     "pair": ("B", "the second text, UTF-8"),
     "question": ("B", "the question, UTF-8"),
     "context": ("B", "the text in which the answer is looked for, UTF-8"),
-    "words": ("BW", 'the words of the text, UTF-8, padded with ""'),
+    "words": (
+        "BW",
+        'the words of the text, UTF-8, padded with "" (by the client: a server that pads '
+        "fills with the first word)",
+    ),
     "label": ("B", "name of the likeliest class"),
     "labels": ("BK", 'names of the classes that apply, padded with ""'),
     "score": ("B", "the predicted value"),
@@ -43,7 +47,7 @@ FIELDS_BESIDE = {
     ("scores", "tokens"): ("BM5", "probabilities of `tokens`, padded with 0"),
     ("start", "token_ids"): ("B", "position of the answer's first token"),
     ("end", "token_ids"): ("B", "position of the answer's last token"),
-    ("tags", "token_ids"): ("BT", 'the tag of each token, "" at padding'),
+    ("tags", "token_ids"): ("BT", 'the tag of each token, "" at padding, [CLS] and [SEP]'),
 }
 
 

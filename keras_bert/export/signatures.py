@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_bert.checkpoints import Preset
 
-# The longest text that's read: a service must not be held up by one request.
+# The longest text that's read, so that one can't hold a service up for long.
 TEXT_BYTES = 1_000_000
 # What `load_saved_model` must know beside the model.
 DESCRIPTION = "assets.extra/keras_bert.json"
@@ -41,8 +41,7 @@ def text_signature(form: str, function: Callable[..., Tensors]) -> dict[str, Sig
             first = checked(
                 first,
                 tf.size(first) == tf.size(other),
-                f"`{names[0]}` and `{name}` must be as many. Received:",
-                tf.size(first),
+                f"`{name}` must be as many as `{names[0]}`. Received:",
                 tf.size(other),
             )
         return function(first, *others)
@@ -60,16 +59,20 @@ def id_signatures(preset: Preset, function: Callable[[Tensors, tf.Tensor], Tenso
     pad_id = preset.tokenizer.pad_id
 
     def from_ids(**inputs: tf.Tensor) -> Tensors:
-        return function(checked_ids(preset, inputs), inputs["padding_mask"] > 0)
+        inputs = checked_ids(preset, inputs)
+        return function(inputs, inputs["padding_mask"] > 0)
 
     def from_lengths(token_ids: tf.Tensor, segment_ids: tf.Tensor, length: tf.Tensor) -> Tensors:
-        longest = tf.shape(token_ids)[1]
+        rows, longest = tf.unstack(tf.shape(token_ids))
+        message = "`length` must be as many as the rows of `token_ids`. Received:"
+        length = checked(length, tf.size(length) == rows, message, tf.size(length))
         length = checked(
             length,
             (length >= 1) & (length <= longest),
             "`length` must be from 1 to the columns of `token_ids`. Received:",
             length,
         )
+        segment_ids = same_shape(segment_ids, token_ids, "segment_ids")
         real = tf.sequence_mask(length, longest)
         inputs = {
             "token_ids": tf.where(real, token_ids, pad_id),
@@ -100,12 +103,12 @@ def checked_text(texts: tf.Tensor, name: str) -> tf.Tensor:
 def checked_ids(preset: Preset, inputs: Tensors) -> Tensors:
     """The model's embeddings would read another row, or none, where there's no such id."""
     config = preset.config
-    length = tf.shape(inputs["token_ids"])[1]
-    message = f"Rows must have at most {config.max_sequence_length} tokens. Received:"
-    inputs = {
-        name: checked(ids, length <= config.max_sequence_length, message, length)
-        for name, ids in inputs.items()
-    }
+    shape = tf.shape(inputs["token_ids"])
+    for name, ids in inputs.items():
+        ids = same_shape(ids, inputs["token_ids"], name)
+        longest = config.max_sequence_length
+        message = f"Rows must have at most {longest} tokens. Received:"
+        inputs = inputs | {name: checked(ids, shape[1] <= longest, message, shape[1])}
     for name, rows in (
         ("token_ids", config.vocabulary_size),
         ("segment_ids", config.num_segments),
@@ -113,14 +116,26 @@ def checked_ids(preset: Preset, inputs: Tensors) -> Tensors:
         ids = inputs[name]
         message = f"`{name}` must be in [0, {rows}). Received:"
         inputs[name] = checked(ids, (ids >= 0) & (ids < rows), message, ids)
-    return inputs
+    counts = tf.reduce_sum(tf.cast(inputs["padding_mask"] > 0, tf.int32), axis=-1)
+    message = "Every row must have a token where `padding_mask` isn't 0. Tokens:"
+    return inputs | {"padding_mask": checked(inputs["padding_mask"], counts > 0, message, counts)}
 
 
-def checked(tensor: tf.Tensor, holds: tf.Tensor, message: str, *values: Any) -> tf.Tensor:
-    """The same tensor; in the graph, an error with a sentence where not all holds.
+def same_shape(ids: tf.Tensor, token_ids: tf.Tensor, name: str) -> tf.Tensor:
+    """The same ids, of the tokens' shape, as others would be broadcast."""
+    is_same = tf.reduce_all(tf.shape(ids) == tf.shape(token_ids))
+    message = f"`{name}` must be as large as `token_ids`. Received:"
+    return checked(ids, is_same, message, tf.shape(ids))
 
-    What needs the tensor waits for the check, and can't fail before it in words of its own.
+
+def checked(tensor: tf.Tensor, holds: tf.Tensor, message: str, values: tf.Tensor) -> tf.Tensor:
+    """The same tensor; in the graph, an error with a sentence and values where not all holds.
+
+    What needs the tensor waits for the check, and can't fail before it in words of its own. Of
+    values as many as `holds`, the wrong ones are shown.
     """
-    check = tf.debugging.Assert(tf.reduce_all(holds), [message, *values], summarize=8)
+    if holds.shape.rank:
+        values = tf.boolean_mask(values, ~holds)
+    check = tf.debugging.Assert(tf.reduce_all(holds), [message, values], summarize=8)
     with tf.control_dependencies([check]):
         return tf.identity(tensor)

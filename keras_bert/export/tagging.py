@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_bert.answers import class_names
 from keras_bert.checkpoints import Preset
 from keras_bert.entities import OUTSIDE
-from keras_bert.export.rows import Output, best_windows, computed, make_rows, slices, windows
+from keras_bert.export.rows import (
+    Output,
+    best_windows,
+    computed,
+    in_chunks,
+    make_rows,
+    slices,
+    windows,
+)
 from keras_bert.export.signatures import (
     Signature,
     Tensors,
@@ -19,6 +28,8 @@ from keras_bert.export.signatures import (
 )
 from keras_bert.layers.crf import SKIPPED, viterbi
 from keras_bert.tokenizers import WordPiece
+
+CHAIN_WORDS = 8192  # of the chains whose best paths are found at once
 
 
 class Words(NamedTuple):
@@ -47,7 +58,10 @@ def signatures(preset: Preset) -> dict[str, Signature]:
     tokenizer = preset.tokenizer
     shape = preset.model.output["labels"].shape[2:]
     names = class_names(preset.labels, shape[-1])
-    longest = preset.settings.get("max_sequence_length", preset.config.max_sequence_length)
+    # The table may have rows beyond the vocabulary.
+    rest = preset.config.vocabulary_size - tokenizer.vocabulary_size
+    is_later = np.pad(tokenizer.is_later, (0, rest))
+    longest = preset.max_sequence_length
 
     def logits(inputs: Tensors) -> tf.Tensor:
         return tf.cast(preset.model(inputs, training=False)["labels"], tf.float32)
@@ -62,7 +76,7 @@ def signatures(preset: Preset) -> dict[str, Signature]:
         found = windows(lengths, size, max(1, size // 2))
         rows = make_rows(tokenizer, slices(text.ids, *found))
         output = Output(tf.TensorSpec((None, *shape), tf.float32), found.stops - found.starts)
-        pieces = computed(rows, tokenizer.pad_id, of_pieces, {"logits": output})["logits"]
+        pieces = computed(preset, rows, of_pieces, {"logits": output})["logits"]
         words = tf.gather(pieces, tf.gather(best_windows(found, lengths), text.firsts))
         tags = tf.gather(tf.constant(names), every_class(words, text.has_piece, names))
         return {
@@ -80,7 +94,7 @@ def signatures(preset: Preset) -> dict[str, Signature]:
         if len(shape) == 1:
             classes = tf.argmax(scores, axis=-1, output_type=tf.int32)
         else:
-            is_word = is_piece & ~tf.gather(tokenizer.is_later, ids)
+            is_word = is_piece & ~tf.gather(is_later, ids)
             classes = viterbi(scores, tf.where(is_word, 0, SKIPPED))
         return {"tags": tf.where(is_piece, tf.gather(tf.constant(names), classes), "")}
 
@@ -179,7 +193,13 @@ def best_classes(scores: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     if len(scores.shape) == 2:
         return tf.argmax(scores, axis=-1, output_type=tf.int32)
     by_text = tf.RaggedTensor.from_row_lengths(scores, counts)
-    longest = tf.reduce_max(tf.concat([counts, [1]], 0))  # the scan wants a step at least
-    potentials = by_text.to_tensor(shape=tf.stack([tf.size(counts), longest, *scores.shape[1:]]))
-    is_word = tf.sequence_mask(counts, longest)
-    return tf.boolean_mask(viterbi(potentials, tf.where(is_word, 0, SKIPPED)), is_word)
+
+    def chains(chosen: tf.Tensor, longest: tf.Tensor) -> Tensors:
+        shape = tf.stack([tf.size(chosen), longest, *scores.shape[1:]])
+        potentials = tf.gather(by_text, chosen).to_tensor(shape=shape)
+        is_word = tf.sequence_mask(tf.gather(counts, chosen), longest)
+        path = viterbi(potentials, tf.where(is_word, 0, SKIPPED))
+        return {"classes": tf.boolean_mask(path, is_word)}
+
+    output = Output(tf.TensorSpec((None,), tf.int32), counts)
+    return in_chunks(counts, CHAIN_WORDS, chains, {"classes": output})["classes"]

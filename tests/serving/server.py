@@ -294,7 +294,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batching_parameters_file")
     parser.add_argument("--file_system_poll_wait_seconds", type=float, default=1.0)
     args = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # An exception could land in a callback that swallows it.
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     batching = None
     if args.enable_batching:
         file = args.batching_parameters_file
@@ -305,7 +307,7 @@ def main(arguments: list[str] | None = None) -> None:
         server = Server(model, args.port, args.rest_api_port)
         print(f"gRPC at 127.0.0.1:{server.port}, REST at 127.0.0.1:{server.rest_port}", flush=True)
         try:
-            threading.Event().wait()
+            stop.wait()
         finally:
             server.close()
 
