@@ -135,12 +135,23 @@ def onnxruntime(weights: str, work: pathlib.Path) -> Callable[[list[str]], np.nd
         import torch
         import transformers
 
-        model = transformers.BertModel.from_pretrained(weights, attn_implementation="eager")
+        class Encoder(torch.nn.Module):
+            """Tensors in and out, as torch traces them."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = transformers.BertModel.from_pretrained(
+                    weights, attn_implementation="eager"
+                )
+
+            def forward(self, ids: Any, mask: Any, types: Any) -> Any:
+                return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types)[0]
+
         names = ["input_ids", "attention_mask", "token_type_ids"]
         example = tuple(torch.ones((2, 8), dtype=torch.long) for _ in names)
         axes = {name: {0: "batch", 1: "length"} for name in [*names, "last_hidden_state"]}
         torch.onnx.export(
-            model.eval(),
+            Encoder().eval(),
             example,
             str(path),
             input_names=names,
