@@ -177,7 +177,7 @@ class WordPiece:
             parts.append(self._ids_and_spans(_as_text(pair, "pair"), special_tokens))
         room = _room(max_length, len(parts))
         if room is not None:
-            lengths = _kept_lengths([len(ids) for ids, _ in parts], room, min, max)
+            lengths = kept_lengths([len(ids) for ids, _ in parts], room, min, max)
             parts = [(i[:n], o[:n]) for (i, o), n in zip(parts, lengths, strict=True)]
 
         token_ids, segment_ids, offsets = [self.cls_id], [0], [(0, 0)]
@@ -329,7 +329,7 @@ class WordPiece:
         room, kept = _room(max_length, len(parts)), None
         if room is not None:
             lengths = [tf.cast(part.row_lengths(), tf.int32) for part in parts]
-            kept = _kept_lengths(lengths, room, tf.minimum, tf.maximum)
+            kept = kept_lengths(lengths, room, tf.minimum, tf.maximum)
         return model_inputs(parts, kept, self.cls_id, self.sep_id, self.pad_id)
 
 
@@ -425,7 +425,7 @@ def _room(max_length: int | None, num_parts: int) -> int | None:
     return None if max_length is None else max_length - 1 - num_parts
 
 
-def _kept_lengths(lengths: list, room: int, minimum: Any, maximum: Any) -> list:
+def kept_lengths(lengths: list, room: int, minimum: Any, maximum: Any) -> list:
     """What's left of one text, or of two when the longer is popped (of equals, the second)."""
     if len(lengths) == 1:
         return [minimum(lengths[0], room)]

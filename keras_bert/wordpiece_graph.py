@@ -3,6 +3,7 @@
 This module imports TensorFlow, and `tokenizers` imports this module where a graph is made.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -345,19 +346,26 @@ def model_inputs(
     """
     if kept is not None:
         parts = [_truncated(ids, lengths) for ids, lengths in zip(parts, kept, strict=True)]
+    joined, segments = joined_parts(parts, cls_id, sep_id)
+    # A batch without rows has no longest one, and a model reads the first token of each.
+    longest = tf.cast(tf.maximum(joined.bounding_shape()[1], 1), tf.int64)
+    shape = tf.stack([joined.nrows(tf.int64), longest])
+    return {
+        "token_ids": joined.to_tensor(pad_id, shape=shape),
+        "segment_ids": segments.to_tensor(shape=shape),
+        "padding_mask": tf.ones_like(joined).to_tensor(shape=shape),
+    }
+
+
+def joined_parts(
+    parts: Sequence[tf.RaggedTensor], cls_id: int, sep_id: int
+) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """[CLS] part [SEP], or [CLS] part [SEP] part [SEP], and its segments: int32 (B, None) each."""
     rows = parts[0].nrows()
     parts = [tf.concat([ids, tf.fill([rows, 1], sep_id)], axis=1) for ids in parts]
     parts[0] = tf.concat([tf.fill([rows, 1], cls_id), parts[0]], axis=1)
     segments = [tf.zeros_like(parts[0]), *(tf.ones_like(ids) for ids in parts[1:])]
-    joined = tf.concat(parts, axis=1)
-    # A batch without rows has no longest one, and a model reads the first token of each.
-    longest = tf.cast(tf.maximum(joined.bounding_shape()[1], 1), tf.int64)
-    shape = tf.stack([tf.cast(rows, tf.int64), longest])
-    return {
-        "token_ids": joined.to_tensor(pad_id, shape=shape),
-        "segment_ids": tf.concat(segments, axis=1).to_tensor(shape=shape),
-        "padding_mask": tf.ones_like(joined).to_tensor(shape=shape),
-    }
+    return tf.concat(parts, axis=1), tf.concat(segments, axis=1)
 
 
 def _truncated(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:

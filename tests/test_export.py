@@ -803,6 +803,10 @@ def test_a_model_that_writes_files_is_not_loaded(tmp_path):
     (tmp_path / "1" / DESCRIPTION).write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match="it has the op WriteFile, which no export has"):
         keras_bert.load_saved_model(tmp_path)
+    graph = tmp_path / "1" / "saved_model.pb"
+    graph.write_bytes(graph.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"1 is damaged .*export the preset again"):
+        keras_bert.load_saved_model(tmp_path)
 
 
 # What serving rests on.

@@ -63,7 +63,7 @@ ARROWS = {
     },
     "export": {
         *("answers", "checkpoints", "entities", "errors", "files", "inference", "layers"),
-        *("predictions", "tokenizers", "windows"),
+        *("predictions", "tokenizers", "windows", "wordpiece_graph"),
     },
     "report": {"files"},
 }

@@ -62,14 +62,8 @@ def signatures(preset: Preset) -> dict[str, Signature]:
         logits = computed(preset, rows, of_context, outputs | {"nothing": Output(spec)})
         texts = tf.range(tf.size(question))
         nothing = tf.math.unsorted_segment_min(logits["nothing"], found.owners, tf.size(texts))
-        best = best_spans(
-            logits["start"],
-            logits["end"],
-            best_windows(found, lengths),
-            tf.repeat(tf.cumsum(shown), shown),
-            lengths,
-            answer_length,
-        )
+        read = Read(logits["start"], logits["end"], tf.repeat(tf.cumsum(shown), shown))
+        best = best_spans(read, best_windows(found, lengths), lengths, answer_length)
         silent, score = decided(best, nothing, threshold)
         start = tf.where(silent, 0, _taken(places.starts.flat_values, best.first))
         end = tf.where(silent, 0, _taken(places.ends.flat_values, best.last))
@@ -81,14 +75,8 @@ def signatures(preset: Preset) -> dict[str, Signature]:
         logits = of_context(inputs, real)
         context = in_context(inputs["segment_ids"], real)
         lengths = tf.reduce_sum(tf.cast(context, tf.int32), axis=-1)
-        best = best_spans(
-            logits["start"],
-            logits["end"],
-            tf.range(tf.reduce_sum(lengths)),
-            tf.repeat(tf.cumsum(lengths), lengths),
-            lengths,
-            answer_length,
-        )
+        read = Read(logits["start"], logits["end"], tf.repeat(tf.cumsum(lengths), lengths))
+        best = best_spans(read, tf.range(tf.reduce_sum(lengths)), lengths, answer_length)
         silent, score = decided(best, logits["nothing"], threshold)
         columns = tf.cast(tf.where(context)[:, 1], tf.int32)
         start, end = (tf.where(silent, 0, _taken(columns, x)) for x in (best.first, best.last))
@@ -119,21 +107,26 @@ class Best(NamedTuple):
     total: tf.Tensor
 
 
-def best_spans(
-    starts: tf.Tensor,
-    ends: tf.Tensor,
-    places: tf.Tensor,
-    window_stops: tf.Tensor,
-    lengths: tf.Tensor,
-    answer_length: int,
-) -> Best:
+class Read(NamedTuple):
+    """What was read of P tokens: those of all windows, one window after the other.
+
+    Attributes:
+        starts: float64 (P,), logits.
+        ends: float64 (P,), logits.
+        stops: int32 (P,), where the window ends that a token is in.
+    """
+
+    starts: tf.Tensor
+    ends: tf.Tensor
+    stops: tf.Tensor
+
+
+def best_spans(read: Read, places: tf.Tensor, lengths: tf.Tensor, answer_length: int) -> Best:
     """The best spans, each read in the window where its first token has the most context.
 
     Args:
-        starts: float64 (P,), logits of the tokens of all windows, one window after the other.
-        ends: The same of the ends.
-        places: int32 (N,), where in them each token of all contexts is read.
-        window_stops: int32 (P,), where the window ends that a token is in.
+        read: What was read in the windows.
+        places: int32 (N,), where in it each token of all contexts is read.
         lengths: int32 (B,), the tokens of each context.
         answer_length: The most tokens of a span.
     """
@@ -143,7 +136,7 @@ def best_spans(
     def of_some(chosen: tf.Tensor, longest: tf.Tensor) -> Tensors:
         own = tf.gather(by_context, chosen)
         sizes = tf.gather(lengths, chosen)
-        best = _best_spans(starts, ends, own.flat_values, window_stops, sizes, answer_length)
+        best = _best_spans(read, own.flat_values, sizes, answer_length)
         moved = tf.gather(bases, chosen) - tf.cumsum(sizes, exclusive=True)
         first, last = (tf.where(x < 0, -1, x + moved) for x in (best.first, best.last))
         return best._replace(first=first, last=last)._asdict()
@@ -153,20 +146,13 @@ def best_spans(
     return Best(**in_chunks(lengths, SPAN_TOKENS, of_some, outputs))
 
 
-def _best_spans(
-    starts: tf.Tensor,
-    ends: tf.Tensor,
-    places: tf.Tensor,
-    window_stops: tf.Tensor,
-    lengths: tf.Tensor,
-    answer_length: int,
-) -> Best:
+def _best_spans(read: Read, places: tf.Tensor, lengths: tf.Tensor, answer_length: int) -> Best:
     """`best_spans` of few contexts, all spans of which are held at once."""
     reach = places[:, None] + tf.range(answer_length)
-    is_span = reach < tf.gather(window_stops, places)[:, None]
-    ends = tf.gather(ends, tf.minimum(reach, tf.size(ends) - 1))
+    is_span = reach < tf.gather(read.stops, places)[:, None]
+    ends = tf.gather(read.ends, tf.minimum(reach, tf.size(read.ends) - 1))
     nothing = tf.constant(float("-inf"), tf.float64)
-    scores = tf.where(is_span, tf.gather(starts, places)[:, None] + ends, nothing)
+    scores = tf.where(is_span, tf.gather(read.starts, places)[:, None] + ends, nothing)
 
     owners, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.size(lengths)
     of_token = tf.reduce_max(scores, axis=-1)

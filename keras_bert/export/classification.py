@@ -8,6 +8,7 @@ from keras_bert.answers import class_names
 from keras_bert.checkpoints import Preset
 from keras_bert.export.rows import Output, Rows, computed, make_rows, slices
 from keras_bert.export.signatures import Signature, Tensors, id_signatures, text_signature
+from keras_bert.tokenizers import kept_lengths
 
 
 def signatures(preset: Preset) -> dict[str, Signature]:
@@ -102,10 +103,10 @@ def read_parts(
 def cut_pair(first: tf.RaggedTensor, second: tf.RaggedTensor, room: int) -> list[tf.RaggedTensor]:
     """Cuts the longer of two texts from its end until both fit, as `WordPiece.encode` does."""
     lengths = [tf.cast(ids.row_lengths(), tf.int32) for ids in (first, second)]
-    later = tf.minimum(lengths[1], tf.maximum(room - lengths[0], room // 2))
-    kept = tf.minimum(lengths[0], room - later), later
-    texts = tf.range(tf.size(later))
+    texts = tf.range(tf.size(lengths[0]))
     return [
         slices(ids, texts, tf.zeros_like(stops), stops)
-        for ids, stops in zip((first, second), kept, strict=True)
+        for ids, stops in zip(
+            (first, second), kept_lengths(lengths, room, tf.minimum, tf.maximum), strict=True
+        )
     ]

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_bert import inference
 from keras_bert.checkpoints import Preset
+from keras_bert.export.filling import TOP_K
 
 Arrays = dict[str, np.ndarray]
 
@@ -29,7 +30,7 @@ def expected(preset: Preset, task: str, *columns: Any) -> Arrays:
 
 
 def _fillings(preset: Preset, texts: Sequence[str]) -> Arrays:
-    top_k = min(5, preset.tokenizer.vocabulary_size)
+    top_k = min(TOP_K, preset.tokenizer.vocabulary_size)
     rows: Any = inference.fill_mask(preset, list(texts), top_k)
     return {
         "tokens": _padded([[each.tokens for each in row] for row in rows], "", top_k),

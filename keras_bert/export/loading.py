@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from keras_bert.answers import Answer, Classification, Filling, MultiLabel, Tagging, class_names
 from keras_bert.entities import OUTSIDE
@@ -47,7 +48,10 @@ def load_saved_model(folder: str | os.PathLike[str]) -> Exported:
                 "export_saved_model."
             )
         folder = there[-1]
-    outside = sorted(ops(folder) & OUTSIDE_OPS)
+    try:
+        outside = sorted(ops(folder) & OUTSIDE_OPS)
+    except (OSError, DecodeError) as error:
+        raise InputError(f"{folder} is damaged ({error}): export the preset again.") from error
     if outside:
         raise InputError(f"{folder} isn't loaded: it has the op {outside[0]}, which no export has.")
     return Exported(folder)

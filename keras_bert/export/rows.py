@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints import Preset
 from keras_bert.tokenizers import WordPiece
+from keras_bert.wordpiece_graph import joined_parts
 
 # Tokens of a chunk, padding included; a longer row is a chunk of its own.
 CHUNK_TOKENS = 1024
@@ -30,13 +31,7 @@ class Rows(NamedTuple):
 
 def make_rows(tokenizer: WordPiece, *parts: tf.RaggedTensor) -> Rows:
     """[CLS] part [SEP], or [CLS] part [SEP] part [SEP]: int32 (R, None) each."""
-    count = parts[0].nrows()
-    ends = [tf.concat([ids, tf.fill([count, 1], tokenizer.sep_id)], axis=1) for ids in parts]
-    ends[0] = tf.concat([tf.fill([count, 1], tokenizer.cls_id), ends[0]], axis=1)
-    segments = [
-        ids.with_flat_values(tf.fill(tf.shape(ids.flat_values), i)) for i, ids in enumerate(ends)
-    ]
-    return Rows(tf.concat(ends, axis=1), tf.concat(segments, axis=1))
+    return Rows(*joined_parts(parts, tokenizer.cls_id, tokenizer.sep_id))
 
 
 def slices(

@@ -36,7 +36,8 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
     Signatures, by the preset's task, with a free number of rows B, and length T or W:
 
         ids               token_ids, segment_ids, padding_mask: int32 (B, T)
-        ids_by_length     token_ids, segment_ids: int32 (B, T); length: int32 (B,)
+        ids_by_length     token_ids, segment_ids: int32 (B, T); length: int32 (B,). Of `symmetric`
+                          pairs, ids are read in the order in which they come
         text              text: string (B,), UTF-8
         pair              text, pair: string (B,); of classifiers of pairs, in place of `text`
         question_context  question, context: string (B,); of readers
