@@ -9,7 +9,7 @@ TensorFlow alone has asked it the same as the preset. What it can be asked, and 
     exported = keras_bert.load_saved_model("exports/topics")
     exported("How do I format a string?")
 
-Expect: 15 seconds, most of them the check; 5 MB for a tiny BERT of 3,300 tokens.
+Expect: 6 seconds, most of them the check; 5 MB for a tiny BERT of 3,300 tokens.
 """
 
 from __future__ import annotations
