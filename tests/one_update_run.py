@@ -122,6 +122,8 @@ def train(arguments, strategy, kind, weights):
         out |= {f"{kind}/evaluate/{name}": np.array(score) for name, score in scores.items()}
         predicted = model.predict(data, verbose=0)
         out |= {f"{kind}/predict/{name}": value for name, value in predicted.items()}
+        expected = predict_alone(model.get_weights())
+        out |= {f"{kind}/alone/{name}": value for name, value in expected.items()}
     for weight, before, gradient in zip(
         model.trainable_weights, start, model.optimizer.first, strict=True
     ):
@@ -130,6 +132,13 @@ def train(arguments, strategy, kind, weights):
         out[f"{kind}/gradient/{weight.path}"] = keras.ops.convert_to_numpy(gradient.value)
     out[f"{kind}/iterations"] = keras.ops.convert_to_numpy(model.optimizer.iterations.value)
     return out
+
+
+def predict_alone(weights):
+    """What one device predicts with the same weights, however they were trained."""
+    model = keras_bert.tasks.pretraining(tiny_encoder(dropout=0.0))
+    model.set_weights(weights)
+    return model.predict(batches(), verbose=0)
 
 
 def main(arguments, output):

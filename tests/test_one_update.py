@@ -79,7 +79,9 @@ def compare(one, other, kinds=("sgd", "adamw")):
             if name.startswith((f"{kind}/fit/", f"{kind}/evaluate/")):
                 np.testing.assert_allclose(other[name], one[name], rtol=1e-6, err_msg=name)
             if name.startswith(f"{kind}/predict/"):
-                np.testing.assert_allclose(other[name], one[name], atol=1e-5, err_msg=name)
+                # At equal weights: after eight updates rounding moved a logit by 1.3e-5.
+                alone = other[name.replace("/predict/", "/alone/")]
+                np.testing.assert_allclose(other[name], alone, rtol=0, atol=5e-6, err_msg=name)
 
 
 def test_an_arrangement_of_all_makes_the_same_updates(one, tmp_path):
