@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import product
 
 import keras
 import numpy as np
@@ -462,12 +463,14 @@ def test_two_replicas_are_one_device():
 
 @only_tensorflow
 def test_the_kernel_equals_small_operations(monkeypatch):
-    """Under XLA too; and weights of another type go without it."""
+    """Under XLA too, compiled for a large variable, and for weights of another type without it."""
     results = []
-    for jit_compile, kernel in ((False, True), (True, True), (False, False)):
+    for jit_compile, form in product((False, True), ("kernel", "compiled", "operations")):
         with monkeypatch.context() as patch:
-            if not kernel:
+            if form == "operations":
                 patch.setattr("keras_bert.training.optimizers.KERNEL", None)
+            if form == "compiled":
+                patch.setattr("keras_bert.training.tensorflow_adam.COMPILED_FROM", 0)
             keras.utils.set_random_seed(0)
             model = small_model(AdamW(1e-2, layer_decay=0.5), jit_compile=jit_compile)
             for _ in range(3):

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# TensorFlow has a kernel for Adam; the others run small operations as fast, or fuse them.
+# TensorFlow runs a pass over memory for every small operation; the others fuse them.
 KERNEL: Any = None
 if keras.backend.backend() == "tensorflow":
     KERNEL = importlib.import_module("keras_bert.training.tensorflow_adam")
@@ -92,6 +92,8 @@ class AdamW(keras.optimizers.Optimizer):
             )
         self.beta_1 = beta_1
         self.beta_2 = beta_2
+        self._betas = [KERNEL.rounded(each) if KERNEL else each for each in (beta_1, beta_2)]
+        self._corrections: Any = None  # of the update that's being made
         self.epsilon = epsilon
         self.bias_correction = bias_correction
         self.layer_decay = layer_decay
@@ -119,26 +121,37 @@ class AdamW(keras.optimizers.Optimizer):
             None if gradient is None else ops.reshape(gradient, variable.shape)
             for gradient, variable in zip(grads, variables, strict=True)
         ]
+        # Once for all variables: they would be half of what's traced.
+        self._corrections = [self._correction(beta) for beta in self._betas]
         super().apply(dense, trainable_variables)
+        self._corrections = None
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         rate = self._rate(variable, learning_rate)
         if KERNEL is None or keras.backend.standardize_dtype(variable.dtype) != "float32":
+            gradient = gradient if KERNEL is None else KERNEL.multiplied(gradient)
             self.assign_sub(variable, rate * self._direction(gradient, variable))
             return
-        if self._is_decayed(variable):
-            self.assign(variable, variable * (1 - rate * self.weight_decay))
         index = self._get_variable_index(variable)
-        betas = KERNEL.rounded(self.beta_1), KERNEL.rounded(self.beta_2)
         KERNEL.adam_update(
             variable,
             (self._momentums[index], self._velocities[index]),
             gradient,
             rate,
-            (self._correction(betas[0]), self._correction(betas[1])),
-            betas=betas,
+            self._corrections,
+            betas=self._betas,
             epsilon=self.epsilon,
+            weight_decay=self.weight_decay if self._is_decayed(variable) else 0.0,
         )
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        if KERNEL is None or self.clipnorm or not self.global_clipnorm:
+            return super()._clip_gradients(grads)
+        # Other replicas' gradients may be still to be added, and an update of a subclass's own
+        # gets tensors.
+        is_alone = self._distribution_strategy.num_replicas_in_sync == 1
+        late = is_alone and type(self).update_step is AdamW.update_step
+        return KERNEL.clipped(grads, self.global_clipnorm, late=late)
 
     def _rate(self, variable: Any, learning_rate: Any) -> Any:
         factor = self._rate_factors[self._get_variable_index(variable)]
@@ -149,11 +162,11 @@ class AdamW(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
         gradient = ops.cast(gradient, variable.dtype)
-        self.assign_add(m, (gradient - m) * (1 - self.beta_1))
-        self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
+        beta_1, beta_2 = self._betas
+        self.assign_add(m, (gradient - m) * (1 - beta_1))
+        self.assign_add(v, (ops.square(gradient) - v) * (1 - beta_2))
 
-        c1 = ops.cast(self._correction(self.beta_1), variable.dtype)
-        c2 = ops.cast(self._correction(self.beta_2), variable.dtype)
+        c1, c2 = (ops.cast(each, variable.dtype) for each in self._corrections)
         direction = (m / c1) / (ops.sqrt(v / c2) + self.epsilon)
         if self._is_decayed(variable):
             direction = direction + self.weight_decay * variable
