@@ -75,15 +75,17 @@ class SelfAttention(keras.layers.Layer):
     def call(self, x: Any, padding_mask: Any = None, training: bool | None = None) -> Any:
         probabilities = self.probabilities(x, padding_mask)  # (B, N, T, T)
         probabilities = self.probability_dropout(probabilities, training=training)
-        mixed = ops.matmul(probabilities, self._split_heads(self.value(x)))  # (B, N, T, H)
-        mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, T, N, H)
-        return self.projection(ops.reshape(mixed, ops.shape(x)))
+        value = ops.transpose(self._heads(self.value, x), (0, 2, 1, 3))  # (B, N, T, H)
+        mixed = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))  # (B, T, N, H)
+        mixed = self.projection(ops.reshape(mixed, (-1, self.hidden_dim)))  # (B T, D)
+        return ops.reshape(mixed, ops.shape(x))
 
     def scores(self, x: Any) -> Any:
         """Computes q k^T / sqrt(H) of every pair of positions: float (B, N, T, T)."""
-        query, key = self._split_heads(self.query(x)), self._split_heads(self.key(x))
         scale = 1 / math.sqrt(self.hidden_dim // self.num_heads)
-        return scale * ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+        query = ops.transpose(scale * self._heads(self.query, x), (0, 2, 1, 3))  # (B, N, T, H)
+        key = ops.transpose(self._heads(self.key, x), (0, 2, 3, 1))  # (B, N, H, T)
+        return ops.matmul(query, key)
 
     def probabilities(self, x: Any, padding_mask: Any = None) -> Any:
         """The attention map: float (B, N, T, T), each row over the keys sums to 1."""
@@ -92,14 +94,14 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.cast(self.scores(x), "float32")
         if padding_mask is not None:
             # A finite number, since a row of -inf alone would become NaN.
-            scores = ops.where(own_sequence(padding_mask)[:, None], scores, -1e9)
+            scores = scores + ops.where(own_sequence(padding_mask), 0.0, -1e9)[:, None]
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
-    def _split_heads(self, x: Any) -> Any:
+    def _heads(self, dense: keras.layers.Dense, x: Any) -> Any:
+        """Applies a projection and cuts it into heads: float (B, T, D) -> (B, T, N, H)."""
         batch, length, _ = ops.shape(x)
-        head_dim = self.hidden_dim // self.num_heads
-        x = ops.reshape(x, (batch, length, self.num_heads, head_dim))  # (B, T, N, H)
-        return ops.transpose(x, (0, 2, 1, 3))  # (B, N, T, H)
+        rows = dense(ops.reshape(x, (-1, self.hidden_dim)))  # (B T, D), as in `EncoderBlock`
+        return ops.reshape(rows, (batch, length, self.num_heads, -1))
 
     def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return x_shape

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_bert.layers.activations import activation as get_activation
 from keras_bert.layers.attention import SelfAttention
@@ -106,8 +107,10 @@ class EncoderBlock(keras.layers.Layer):
         y = self.attention(x, padding_mask=padding_mask, training=training)
         x = self.attention_norm(x + self.residual_dropout(y, training=training))
 
-        y = self.activation(self.intermediate(x))  # (B, T, F)
-        y = self.projection(y)  # (B, T, D)
+        # As one matrix: TensorFlow fuses a product of two matrices with its bias and activation.
+        y = ops.reshape(x, (-1, self.hidden_dim))  # (B T, D)
+        y = self.activation(self.intermediate(y))  # (B T, F)
+        y = ops.reshape(self.projection(y), ops.shape(x))  # (B, T, D)
         return self.output_norm(x + self.residual_dropout(y, training=training))
 
     def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
