@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -30,13 +31,19 @@ def _check_installation() -> None:
         )
 
 
-_check_installation()
+def _is_command() -> bool:
+    """Whether this is `python -m keras_bert`, whose doctor must run where the rest can't."""
+    return sys.argv[:1] == ["-m"] and "keras_bert" in sys.orig_argv
 
-from keras_bert import checkpoints, layers, models, resizing, tasks, training  # noqa: E402
-from keras_bert.checkpoints import Preset, load, save  # noqa: E402
-from keras_bert.inference import answer, classify, embed, fill_mask, tag  # noqa: E402
-from keras_bert.models import BertConfig, bert  # noqa: E402
-from keras_bert.tokenizers import WordPiece  # noqa: E402
+
+if not _is_command():
+    _check_installation()
+
+    from keras_bert import checkpoints, layers, models, resizing, tasks, training
+    from keras_bert.checkpoints import Preset, load, save
+    from keras_bert.inference import answer, classify, embed, fill_mask, tag
+    from keras_bert.models import BertConfig, bert
+    from keras_bert.tokenizers import WordPiece
 
 __all__ = [
     "BertConfig",

@@ -66,6 +66,15 @@ ARROWS = {
         *("predictions", "tokenizers", "windows", "wordpiece_graph"),
     },
     "report": {"files"},
+    "busy": set(),
+    "machine": set(),
+    "speed": {"layers", "training"},
+    "doctor": {"busy", "machine", "models", "speed", "tasks", "training"},
+    "bench": {
+        *("busy", "checkpoints", "data", "doctor", "errors", "machine", "speed", "tasks"),
+        "training",
+    },
+    "__main__": {"recipe"},
 }
 TENSORFLOW_ROOMS = {"data", "export", "fast_wordpiece", "tokenizers", "wordpiece_graph"}
 TENSORFLOW_FILES = {
