@@ -26,7 +26,7 @@ OURS = (
     *("runs", "predictions.tsv", "predictions.json", "submission"),
     *("predictions.conll", "answers.json", "nbest.json", "null_odds.json"),
     *("examples-*.tfrecord", "vocab.txt", "dev", "static"),
-    "[0-9]*",  # versions of an export
+    *("[0-9]*", "*.tflite"),  # versions of an export
     *("corpus.txt", "train.tsv", "dev.tsv", "records", "pretraining", "classifier", "export"),
 )
 # Arguments that leave a run's results as they are: it may be resumed with others.

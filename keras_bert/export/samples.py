@@ -31,12 +31,17 @@ Request = tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]  # signature,
 
 
 def sample_requests(
-    preset: Preset, task: str, signatures: dict[str, Signature], functions: Functions
+    preset: Preset,
+    task: str,
+    signatures: dict[str, Signature],
+    functions: Functions,
+    by_functions: bool = False,
 ) -> list[Request]:
     """For each signature a request of one row, then one of all kinds of rows.
 
     The outputs are those of `inference`, and for ids that are those of a whole text, the text's.
-    Tags and places of ids have no text that says the same: they're the function's own.
+    Tags and places of ids have no text that says the same: they're the function's own. So are all
+    outputs with `by_functions`.
     """
     requests = []
     for name, function in functions.items():
@@ -44,16 +49,24 @@ def sample_requests(
         for rows in (1, len(TEXTS)):
             if "token_ids" in names:
                 inputs, texts = id_inputs(preset, task, rows, names)
-                if task in READ_WHOLE and not preset.settings.get("symmetric"):
-                    outputs = expected(preset, task, *texts)
-                else:
-                    tensors = function(**{key: tf.constant(x) for key, x in inputs.items()})
-                    outputs = {key: x.numpy() for key, x in tensors.items()}
+                is_read_whole = task in READ_WHOLE and not preset.settings.get("symmetric")
             else:
                 inputs = text_inputs(preset, task, rows, names)
+            if by_functions or ("token_ids" in names and not is_read_whole):
+                outputs = _answered(function, inputs)
+            elif "token_ids" in names:
+                outputs = expected(preset, task, *texts)
+            else:
                 outputs = expected_of_texts(preset, task, inputs)
             requests.append((name, inputs, outputs))
     return requests
+
+
+def _answered(
+    function: tf.types.experimental.ConcreteFunction, inputs: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    outputs = function(**{key: tf.constant(x) for key, x in inputs.items()})
+    return {key: x.numpy() for key, x in outputs.items()}
 
 
 def text_inputs(preset: Preset, task: str, rows: int, names: set[str]) -> dict[str, np.ndarray]:

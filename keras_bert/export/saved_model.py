@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from types import ModuleType
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,8 +14,22 @@ import tensorflow as tf
 from keras_bert.checkpoints import Preset
 from keras_bert.errors import InputError
 from keras_bert.export import answering, classification, embedding, filling, tagging
-from keras_bert.export.samples import Functions, Request, sample_requests
-from keras_bert.export.self_check import check
+from keras_bert.export.light import (
+    PRECISIONS,
+    largest_difference,
+    light_preset,
+    states_error,
+    stored_weights,
+)
+from keras_bert.export.samples import (
+    TEXTS,
+    Functions,
+    Request,
+    expected_of_texts,
+    id_inputs,
+    sample_requests,
+)
+from keras_bert.export.self_check import ExportError, check
 from keras_bert.export.signature_page import signature_page
 from keras_bert.export.signatures import DESCRIPTION, IDS, TEXT_BYTES, TEXT_FORMS, Signature
 from keras_bert.export.warm_up import write_warm_up
@@ -29,8 +45,12 @@ TASKS: dict[str, ModuleType] = {
     "sentence_embedder": embedding,
 }
 
+FARTHEST = 0.25  # error of a light form's states beyond which it's no form of the model
 
-def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathlib.Path:
+
+def export_saved_model(
+    preset: Preset, folder: str | os.PathLike[str], precision: str = "float32"
+) -> pathlib.Path:
     """Writes a preset as `folder/1/`, the layout that TensorFlow Serving watches; then as `2/`, ...
 
     Signatures, by the preset's task, with a free number of rows B, and length T or W:
@@ -61,26 +81,48 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
     are `signature.md`, with a ready call of each signature, and the requests with which TensorFlow
     Serving warms up.
 
+    Args:
+        preset: In float32.
+        folder: Where versions are.
+        precision: "float32"; or a light form, with the same signatures and float32 outputs:
+
+            "bfloat16"  half the size. The encoder computes in bfloat16, heads and decoding in
+                        float32. Faster on CPUs that multiply bfloat16 (AVX512_BF16, AMX), and far
+                        slower on those that don't.
+            "int8"      a quarter of the size, the speed of float32. The encoder's kernels and the
+                        token table are int8 in the file, with a scale for each output or row, and
+                        become float32 when it's loaded; the int8 stays in memory beside them.
+
+            A light form must answer as it does in this process: int8 as the functions of
+            `keras_bert` do, within 1e-5. bfloat16 rounds otherwise in rows of another length, and
+            is compared with the same graph. How far it's from float32 is told in
+            `assets.extra/keras_bert.json`: `largest_difference` of scores or vectors on the
+            check's texts (None: there are none), and `states_error`, the encoder's relative error.
+
     Returns:
         The SavedModel's folder.
 
     Raises:
         ExportError: the export answers otherwise than the preset, or needs more than TensorFlow;
-            nothing is left of it.
+            or a light form's states are off by a quarter. Nothing is left of it.
         InputError: the preset has a head that can't be exported, or Keras runs on another backend
-            than TensorFlow.
+            than TensorFlow; or a light form is asked of a model that isn't of `keras_bert.tasks`.
     """
-    check_exportable(preset)
-    made = signatures(preset)
+    check_exportable(preset, precision)
+    with _device(precision):
+        light = preset if precision == "float32" else light_preset(preset, precision)
+    made = signatures(light)
     functions = {name: _traced(each) for name, each in made.items()}
-    requests = sample_requests(preset, task_of(preset), made, functions)
+    task = task_of(preset)
+    with _device(precision):
+        requests = sample_requests(light, task, made, functions, precision == "bfloat16")
     [form] = [name for name in TEXT_FORMS if name in made]
     made["serving_default"], functions["serving_default"] = made[form], functions[form]
     requests += [("serving_default", x, y) for name, x, y in requests if name == form]
+    described = {"task": task, "labels": list(preset.labels), "precision": precision}
+    distance = {} if light is preset else _distance(preset, light, task, requests)
     module = tf.Module()
-    # The variables alone: with the model would come its optimizer's.
-    weights = [*preset.encoder.weights, *preset.model.weights]
-    module.weights = list({id(each): each.value for each in weights}.values())
+    module.weights = stored_weights(preset, light, precision)
     module.functions = functions
     name = pathlib.Path(folder).resolve().name
     with unfinished_in(folder) as unfinished:
@@ -88,9 +130,29 @@ def export_saved_model(preset: Preset, folder: str | os.PathLike[str]) -> pathli
         check(unfinished, requests)
         write_warm_up(unfinished, name, [request[:2] for request in requests])
         write_text(unfinished / "signature.md", _page(preset, name, made, functions, requests))
-        description = {"task": task_of(preset), "labels": list(preset.labels)}
-        write_json(unfinished / DESCRIPTION, description)
+        write_json(unfinished / DESCRIPTION, described | distance)
         return as_next_number(unfinished)
+
+
+def _device(precision: str) -> contextlib.AbstractContextManager[Any]:
+    """Where a light form is asked: bfloat16 on the CPU, as in the check's process."""
+    return tf.device("CPU:0") if precision == "bfloat16" else contextlib.nullcontext()
+
+
+def _distance(
+    preset: Preset, light: Preset, task: str, requests: list[Request]
+) -> dict[str, float | None]:
+    """How far a light form is from float32: what the description says of it."""
+    ids, _ = id_inputs(preset, task, len(TEXTS), set(IDS))
+    error = states_error(preset, light, ids)
+    if not error < FARTHEST:
+        raise ExportError(
+            f"The encoder's states are off by {error:.0%} of their length in this precision: "
+            "export the preset in float32."
+        )
+    *_, (_, inputs, outputs) = requests
+    exact = expected_of_texts(preset, task, inputs)
+    return {"largest_difference": largest_difference(exact, outputs), "states_error": error}
 
 
 def _page(
@@ -118,12 +180,18 @@ def task_of(preset: Preset) -> str:
     return "sentence_embedder" if preset.model is preset.encoder else preset.model.name
 
 
-def check_exportable(preset: Preset) -> None:
+def check_exportable(preset: Preset, precision: str = "float32") -> None:
     """Refuses what `export_saved_model` can't export; nothing is written.
 
     Raises:
         InputError: see there.
+        ValueError: there's no such precision.
     """
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(PRECISIONS)}. "
+            f"Received: precision={precision!r}."
+        )
     if keras.backend.backend() != "tensorflow":
         raise InputError(
             f"A SavedModel is made on TensorFlow, and Keras runs on {keras.backend.backend()}: "
