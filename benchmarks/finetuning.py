@@ -9,6 +9,19 @@ of the seconds of training. `long` reads 300 film reviews of some 700 words by t
 and tail, and in windows, in five folds; an accuracy's difference comes with the standard error of
 its mean over the texts, which are the same for all.
 
+    python benchmarks/finetuning.py --data DATA --weights MODEL --measure epoch --examples 1000 \
+        --tasks classify tag pair qa --peers-python VENV/bin/python --output-dir runs/epoch
+
+`epoch` is one epoch over a task's training split (or its first so many examples, with a quarter as
+many of the dev split), from the texts to the score of the dev split: by our recipe, and by the
+sides of `peer_finetuning.py`, each a process of its own, in turn, in another order each round.
+Imports and the loading of the weights aren't counted, and are told; nor is what our recipe does
+once it has the score: it saves the preset, reads the dev split once more and writes its report. As
+our recipe reads the dev split's texts where it scores them, its `tokenization` is the training
+split's alone; `other` is mostly the making of the model. The ratios are of medians, ours to a
+side's. `found` is a round's score each: sides whose scores differ by more than seeds do don't do
+the same work. `sts` is left out.
+
 The last line is a JSON object of everything; DATA holds the splits' folders, MODEL is the folder of
 a Hugging Face checkpoint.
 """
@@ -16,6 +29,7 @@ a Hugging Face checkpoint.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
@@ -24,11 +38,16 @@ import re
 import statistics
 import subprocess
 import sys
-from typing import NamedTuple
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tyro
 
 RECIPES = pathlib.Path(__file__).resolve().parents[1] / "recipes"
+PEERS = pathlib.Path(__file__).with_name("peer_finetuning.py")
+SIDES = ("ours", "hf", "hf_grouped", "keras_hub")
 
 
 class Task(NamedTuple):
@@ -84,9 +103,9 @@ class Args:
     output_dir: str
     """Where the runs go."""
     measure: tuple[str, ...] = ("quality", "speed")
-    """What to measure: quality, speed, long."""
+    """What to measure: quality, speed, long, epoch."""
     tasks: tuple[str, ...] = tuple(TASKS)
-    """Of quality and speed."""
+    """Of quality, speed and epoch."""
     yardstick: str = ""
     """Script to compare speed with: TASK SEED --limit N, prints a JSON line."""
     yardstick_python: str = sys.executable
@@ -95,6 +114,14 @@ class Args:
     """Runs of each task."""
     repeats: int = 3
     """Runs of each side, for speed."""
+    peers_python: str = sys.executable
+    """The Python that has transformers and torch, for epoch."""
+    examples: int = 0
+    """Of each training split, for epoch; 0: all."""
+    rounds: int = 3
+    """Runs of each side, for epoch."""
+    sides: tuple[str, ...] = SIDES
+    """Who takes part in epoch."""
 
 
 def main(args: Args) -> None:
@@ -116,6 +143,9 @@ def main(args: Args) -> None:
         if "speed" in args.measure:
             results[f"speed {task}"] = speed(args, task, output)
             print(json.dumps(results[f"speed {task}"]), flush=True)
+        if "epoch" in args.measure and task != "sts":
+            results[f"epoch {task}"] = epoch(args, task, output)
+            print(f"epoch {task}", json.dumps(results[f"epoch {task}"]), flush=True)
     if "long" in args.measure:
         results["long"] = long_texts(args, output)
     print(json.dumps(results))
@@ -123,7 +153,7 @@ def main(args: Args) -> None:
 
 def speed(args: Args, task: str, output: pathlib.Path) -> dict:
     """Seconds of training on the first rows, in turn, so that both meet the same machine."""
-    train = cut(args, task, output)
+    train = cut(args, task, output, TASKS[task].examples)
     seconds: dict[str, list[float]] = {"ours": [], "yardstick": []}
     for repeat in range(args.repeats):
         metrics = ours(args, task, output / f"speed-{task}-{repeat}", ["--train-file", str(train)])
@@ -141,17 +171,20 @@ def speed(args: Args, task: str, output: pathlib.Path) -> dict:
     return {"seconds": seconds, "medians": medians} | ratio
 
 
-def cut(args: Args, task: str, output: pathlib.Path) -> pathlib.Path:
+def cut(
+    args: Args, task: str, output: pathlib.Path, count: int, part: str = "train"
+) -> pathlib.Path:
     """A task's first examples, in a file like the one they come from."""
-    source = pathlib.Path(args.data) / TASKS[task].files.format("train")
-    text, count = source.read_text(encoding="utf-8"), TASKS[task].examples
+    source = pathlib.Path(args.data) / TASKS[task].files.format(part)
+    text = source.read_text(encoding="utf-8")
     if task == "qa":
         text = first_questions(text, count)
     elif task == "tag":
         text = "\n\n".join(re.split(r"\n\s*\n", text)[:count]) + "\n"
     else:
         text = "\n".join(text.split("\n")[: count + 1]) + "\n"
-    path = output / f"{task}-{count}{source.suffix}"
+    name = f"{task}-{count}" if part == "train" else f"{task}-{part}-{count}"
+    path = output / f"{name}{source.suffix}"
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -167,14 +200,19 @@ def first_questions(text: str, count: int) -> str:
 
 
 def ours(args: Args, task: str, folder: pathlib.Path, more: list[str]) -> dict:
-    """A run of our recipe with the yardstick's settings; of flags given twice the last counts."""
-    data, files = pathlib.Path(args.data), TASKS[task].files
+    """A run of our recipe with the yardstick's settings."""
     command = [sys.executable, str(RECIPES / f"{TASKS[task].recipe}.py")]
-    command += ["--checkpoint", args.weights, "--learning-rate", "5e-5", *TASKS[task].flags]
+    return last_line([*command, *flags(args, task, folder, more)], {})
+
+
+def flags(args: Args, task: str, folder: pathlib.Path, more: list[str]) -> list[str]:
+    """Our recipe's, with the yardstick's settings; of flags given twice the last counts."""
+    data, files = pathlib.Path(args.data), TASKS[task].files
+    command = ["--checkpoint", args.weights, "--learning-rate", "5e-5", *TASKS[task].flags]
     command += ["--epochs", str(TASKS[task].epochs), "--batch-size", str(TASKS[task].batch_size)]
     command += ["--train-file", str(data / files.format("train"))]
     command += ["--dev-file", str(data / files.format("dev"))]
-    return last_line([*command, "--output-dir", str(folder), *more, "--overwrite"], {})
+    return [*command, "--output-dir", str(folder), *more, "--overwrite"]
 
 
 def last_line(command: list[str], environment: dict[str, str]) -> dict:
@@ -187,6 +225,111 @@ def last_line(command: list[str], environment: dict[str, str]) -> dict:
         check=True,
     )
     return json.loads(result.stdout.strip().split("\n")[-1])
+
+
+def epoch(args: Args, task: str, output: pathlib.Path) -> dict:
+    """Texts in, a score out, by every side in turn: medians, least and most, and ratios."""
+    data, files = pathlib.Path(args.data), TASKS[task].files
+    train, dev = (str(data / files.format(part)) for part in ("train", "dev"))
+    if args.examples:
+        train = str(cut(args, task, output, args.examples))
+        dev = str(cut(args, task, output, args.examples // 4, "dev"))
+    weights = {"keras_hub": str(output / "keras_hub")}
+    if "keras_hub" in args.sides and not (output / "keras_hub").exists():
+        convert = ["--checkpoint", args.weights, "--format", "keras_hub"]
+        convert += ["--output-dir", weights["keras_hub"]]
+        last_line([sys.executable, str(RECIPES / "convert.py"), *convert], {})
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in args.sides}
+    for number in range(args.rounds):
+        first = number % len(args.sides)  # none is always first
+        for side in args.sides[first:] + args.sides[:first]:
+            if side == "ours":
+                more = ["--train-file", train, "--dev-file", dev, "--epochs", "1"]
+                more += ["--seed", str(number)]
+                command = [sys.executable, __file__, "ours", task]
+                command += flags(args, task, output / f"epoch-{task}", more)
+            else:
+                python = sys.executable if side == "keras_hub" else args.peers_python
+                command = [python, str(PEERS), side, task, weights.get(side, args.weights)]
+                command += [train, dev, str(TASKS[task].batch_size), str(number)]
+            began = time.perf_counter()
+            found = last_line(command, {"KERAS_BACKEND": "tensorflow"})
+            runs[side].append(found | {"process": round(time.perf_counter() - began, 1)})
+            print(task, side, json.dumps(runs[side][-1]), flush=True)
+    table = {
+        side: {
+            name: {
+                "median": statistics.median(each[name] for each in found),
+                "least": min(each[name] for each in found),
+                "most": max(each[name] for each in found),
+            }
+            for name in found[0]
+            if name != "found"
+        }
+        | {"found": [each["found"] for each in found]}
+        for side, found in runs.items()
+    }
+    ratios = {
+        side: {
+            name: round(table["ours"][name]["median"] / table[side][name]["median"], 3)
+            for name in ("seconds", "train", "process")
+        }
+        for side in args.sides
+        if side != "ours" and "ours" in args.sides
+    }
+    return {"sides": table, "ratios": ratios}
+
+
+def recipe_run(task: str, flags: list[str]) -> None:
+    """One process of our side: the recipe's own `main`, with clocks on what it calls."""
+    began = time.perf_counter()
+    sys.path.insert(0, str(RECIPES))
+    recipe = importlib.import_module(TASKS[task].recipe)
+    import keras_bert
+    from keras_bert import finetuning
+
+    seconds: Counter[str] = Counter(imports=time.perf_counter() - began)
+    ends: dict[str, Any] = {}
+    finetune = finetuning.finetune
+
+    def timed(args: Any, task: finetuning.Task, *more: Any) -> Any:
+        seconds["before"] = time.perf_counter() - began - seconds["loading"]
+        batches = clocked(task.batches, seconds, "tokenization")
+        score = clocked(task.score, seconds, "score")
+        task = dataclasses.replace(
+            task, batches=lambda args: ends.setdefault("batches", batches(args)), score=score
+        )
+        best, metrics = finetune(args, task, *more)
+        ends.update(at=time.perf_counter(), train=best.seconds, found=metrics[task.metric])
+        return best, metrics
+
+    keras_bert.load = clocked(keras_bert.load, seconds, "loading")
+    finetuning.finetune = timed
+    args = tyro.cli(recipe.Args, args=flags)
+    began = time.perf_counter()
+    recipe.main(args)
+    seconds["afterwards"] = time.perf_counter() - ends["at"]
+    seconds["seconds"] = ends["at"] - began - seconds["loading"]
+    seconds["tokenization"] += seconds.pop("before")
+    seconds["train"] = ends["train"]
+    parts = seconds["tokenization"] + seconds["train"] + seconds["score"]
+    seconds["other"] = seconds["seconds"] - parts
+    masks = [inputs["padding_mask"].numpy() > 0 for inputs, *_ in ends["batches"]]
+    fill = sum(int(mask.sum()) for mask in masks) / sum(mask.size for mask in masks)
+    rounded = {name: round(x, 3) for name, x in seconds.items()}
+    print(json.dumps(rounded | {"found": ends["found"], "fill": round(fill, 3)}))
+
+
+def clocked(function: Callable[..., Any], seconds: Counter[str], name: str) -> Callable[..., Any]:
+    """The function, which adds the time of its calls to `seconds`."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds[name] += time.perf_counter() - began
+        return result
+
+    return call
 
 
 def long_texts(args: Args, output: pathlib.Path) -> dict:
@@ -221,4 +364,7 @@ def long_texts(args: Args, output: pathlib.Path) -> dict:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    if sys.argv[1:2] == ["ours"]:
+        recipe_run(sys.argv[2], sys.argv[3:])
+    else:
+        main(tyro.cli(Args))
