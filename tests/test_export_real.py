@@ -11,7 +11,9 @@ import pytest
 if keras.backend.backend() != "tensorflow":
     pytest.skip("a SavedModel is made on TensorFlow", allow_module_level=True)
 
+from serving.runner import Runner
 from test_golden import TINY
+from test_serving import assert_same, program  # noqa: F401
 
 import keras_bert
 from keras_bert.export import saved_model
@@ -74,7 +76,7 @@ def requests_of(preset, task, texts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_a_thousand_texts(shared, tmp_path, monkeypatch, task):
+def test_a_thousand_texts(shared, tmp_path, monkeypatch, program, task):  # noqa: F811
     texts = real_texts(shared)
     assert len(texts) == COUNT
     name, arguments, settings = TASKS[task]
@@ -92,10 +94,11 @@ def test_a_thousand_texts(shared, tmp_path, monkeypatch, task):
     monkeypatch.setattr(saved_model, "check", lambda *_: None)
     folder = keras_bert.export_saved_model(preset, tmp_path / task)
 
-    check(
-        folder,
-        [
-            (form, inputs, expected(preset, task, *inputs.values()))
-            for form, inputs in requests_of(preset, task, texts)
-        ],
-    )
+    requests = [
+        (form, inputs, expected(preset, task, *inputs.values()))
+        for form, inputs in requests_of(preset, task, texts)
+    ]
+    check(folder, requests)
+    with Runner(program, folder) as runner:
+        for form, inputs, outputs in requests:
+            assert_same(runner.run(form, inputs), outputs)
