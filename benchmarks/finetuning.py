@@ -235,9 +235,9 @@ def epoch(args: Args, task: str, output: pathlib.Path) -> dict:
         train = str(cut(args, task, output, args.examples))
         dev = str(cut(args, task, output, args.examples // 4, "dev"))
     weights = {"keras_hub": str(output / "keras_hub")}
-    if "keras_hub" in args.sides and not (output / "keras_hub").exists():
+    if "keras_hub" in args.sides:
         convert = ["--checkpoint", args.weights, "--format", "keras_hub"]
-        convert += ["--output-dir", weights["keras_hub"]]
+        convert += ["--output-dir", weights["keras_hub"], "--overwrite"]
         last_line([sys.executable, str(RECIPES / "convert.py"), *convert], {})
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in args.sides}
     for number in range(args.rounds):

@@ -12,7 +12,7 @@ is whole words, as it tells no offsets.
 
 All take AdamW at 5e-5, decay 0.01 but of biases and layer norms, gradients clipped to a norm of 1,
 a tenth of the updates as warm-up and then a linear decay, dropout 0.1, windows of 384 tokens that
-overlap by 128.
+overlap by 128 (ours begin every 128, as in the original code: on a long context they're more).
 
 Prints one JSON line: `seconds` from the first text's tokenization to the score of the dev file, and
 what they're made of; `imports` and `loading` (of the weights) aren't part of them. `fill` is the

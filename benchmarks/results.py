@@ -81,8 +81,9 @@ def main(args: Args) -> None:
         command = [sys.executable, str(HERE / part.script), *part.arguments(args)]
         command += part.full if args.full else part.slice
         print(f"{name}: {part.script}", flush=True)
-        # TensorFlow, or what the script sets for its own processes.
+        # On the CPU alone: the peers' scripts use no other device.
         environment = os.environ | {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment |= {"CUDA_VISIBLE_DEVICES": "-1"}
         found = subprocess.run(  # noqa: S603 - a script of this folder
             command, env=environment, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
@@ -113,6 +114,8 @@ def write(results: dict[str, Any], output: pathlib.Path) -> None:
     ]
     path = output / "RESULTS.md"
     text = path.read_text(encoding="utf-8") if path.exists() else f"# Results\n\n{BEGIN}{END}"
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        sys.exit(f"{path} must have one line {BEGIN.strip()} and one {END.strip()}.")
     before, after = text.split(BEGIN)[0], text.split(END)[-1]
     path.write_text(before + BEGIN + "\n".join(table) + "\n" + END + after, encoding="utf-8")
     plot([line for name in PARTS for line in lines.get(name, [])], output / "results.svg")
@@ -221,20 +224,22 @@ def epoch_lines(found: dict[str, Any]) -> Iterator[Line]:
 
 
 def serving_lines(found: dict[str, Any]) -> Iterator[Line]:
-    """Throughput, and latency the other way round."""
+    """Throughput, and latency the other way round; the peers are in float32."""
     peers = {name: x for name, x in found.items() if not name.startswith(("ours", "litert"))}
     for side in ("ours", "ours_bfloat16"):
         if side not in found:
             continue
-        form = side.removeprefix("ours").replace("_", ", ")
+        form, goal = ("", (1.2, 1)) if side == "ours" else (", bfloat16", (None, None))
         rates = {name: x["texts_per_second"] for name, x in peers.items()}
         best = max(rates, key=lambda name: rates[name])
         own = found[side]["texts_per_second"]
-        yield Line(f"serving, batch 32{form}", "texts/s", own, rates, best, own / rates[best], 1.2)
+        yield Line(
+            f"serving, batch 32{form}", "texts/s", own, rates, best, own / rates[best], goal[0]
+        )
         times = {name: x["milliseconds"] for name, x in peers.items()}
         best = min(times, key=lambda name: times[name])
         own = found[side]["milliseconds"]
-        yield Line(f"serving, batch 1{form}", "ms", own, times, best, times[best] / own, 1)
+        yield Line(f"serving, batch 1{form}", "ms", own, times, best, times[best] / own, goal[1])
 
 
 def pretraining_rate(

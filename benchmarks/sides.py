@@ -22,7 +22,9 @@ def in_turn(
     A process is called with the side, the time at which it's started, and the settings.
     """
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    # On the CPU alone: the peers' scripts use no other device.
     environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= {"CUDA_VISIBLE_DEVICES": "-1"}
     for number in range(rounds):
         first = number % len(sides)
         for side in (*sides[first:], *sides[:first]):

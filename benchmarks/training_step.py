@@ -10,7 +10,7 @@ from round to round. The sides:
 - `ours`: `keras_bert.tasks`, compiled as our recipes compile it, by `fit`;
 - `keras_hub`: `BertTextClassifier` and `BertMaskedLM` on TensorFlow by `fit`, without XLA.
   KerasHub has no next-sentence head, so its pretraining step is less work;
-- `keras_hub_xla`: the same with XLA, as Keras compiles it by default;
+- `keras_hub_xla`: the same with XLA, which Keras leaves out on a CPU unless it's asked for;
 - `torch`: Hugging Face's models in a plain loop with the fused `torch.optim.AdamW`. Its pretraining
   head computes the vocabulary's logits at all positions, not at the masked ones alone.
 

@@ -33,7 +33,12 @@ def _check_installation() -> None:
 
 def _is_command() -> bool:
     """Whether this is `python -m keras_bert`, whose doctor must run where the rest can't."""
-    return sys.argv[:1] == ["-m"] and "keras_bert" in sys.orig_argv
+    if sys.argv[:1] != ["-m"]:  # so it is while Python looks for the module
+        return False
+    own = next(place for place, each in enumerate(sys.orig_argv) if each.startswith("-m"))
+    return "".join(sys.orig_argv[own : own + 2]) == "-mkeras_bert" or (
+        sys.orig_argv[own] == "-mkeras_bert"
+    )
 
 
 if not _is_command():

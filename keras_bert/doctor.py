@@ -107,11 +107,14 @@ def examine(check: SpeedCheck) -> dict[str, Any]:
                 report |= measured(check)
         except Exception as error:  # a doctor reports what others die of
             told = str(error).strip().split("\n")[0].rstrip(".")
-            problems.append(
-                f"Training on {backend} fails with {type(error).__name__}: {told}. Install it in a "
-                f"new environment: `pip install 'keras3-bert[{backend}]'`; if that fails, too, "
-                "report it."
-            )
+            advice = "Free the device's memory if that's short; otherwise report it."
+            if isinstance(error, ImportError):
+                advice = (
+                    "Install it in a new environment: "
+                    f"`pip install 'keras3-bert[{backend}]'`; if that fails, too, report it."
+                )
+            name = type(error).__name__
+            problems.append(f"Training on {backend} fails with {name}: {told}. {advice}")
         if report["accelerators"] == [] and unseen_gpu(os.environ):
             problems.append(unseen_gpu_advice(backend))
     return report | {"problems": problems}

@@ -51,6 +51,7 @@ FUNCTIONS = {
     "pretraining": "fill_mask",
     "masked_lm": "fill_mask",
     "text_classifier": "classify",
+    "multiple_choice": "classify",
     "token_classifier": "tag",
     "span_classifier": "answer",
 }
@@ -145,7 +146,9 @@ def classify(
         TypeError: A text is neither str nor bytes.
         ValueError: `texts` and `pairs` don't match.
     """
-    if preset.model.name == "multiple_choice" and pairs is not None:
+    if preset.model.name == "multiple_choice":
+        if pairs is None:
+            raise ValueError("`pairs` must hold the choices: a list for one text, or of lists.")
         texts, is_single = as_texts(texts, "texts")
         choices = [as_texts(own, "pairs")[0] for own in ([pairs] if is_single else pairs)]
         results = [classification(x, (), False) for x in choice_logits(preset, texts, choices)]

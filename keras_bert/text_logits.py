@@ -78,11 +78,11 @@ def choice_logits(
         for text, own in zip(texts, choices, strict=True)
         for each in own
     ]
-    score = preset.model.get_layer("label")(preset.encoder.output["pooled_output"])
+    head = preset.model.get_layer("label")
+    name = f"choice_score_{id(head)}"  # the encoder may have other heads, and their forms
+    score = head(preset.encoder.output["pooled_output"])
     logits = np.zeros(len(rows), np.float32)
-    found = predictions(
-        preset.encoder, {"choice_score": score}, rows, longest, preset.tokenizer.pad_id
-    )
+    found = predictions(preset.encoder, {name: score}, rows, longest, preset.tokenizer.pad_id)
     for row, outputs in found:
-        logits[row] = outputs["choice_score"][0]
+        logits[row] = outputs[name][0]
     return logits.reshape(len(texts), counts[0] if counts else 0)

@@ -56,7 +56,9 @@ def build(
     """
     encoder = start_encoder(args, base)
     model = tasks.text_classifier(encoder, max(1, len(labels)), packed=True)
-    if keep_head(args, base, model, labels) and not labels:
+    several = bool(settings.get("multi_label"))
+    is_alike = bool(base.settings.get("multi_label")) == several
+    if is_alike and keep_head(args, base, model, labels) and not labels:
         mean, std = scale
         fold_scale(model, (-mean / std, 1 / std))  # it predicts the numbers themselves
     plain = tasks.unpacked(model, encoder)

@@ -68,19 +68,22 @@ def main(args: Args) -> dict[str, Any]:
     if not there:
         recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     target = keras_bert.export_saved_model(preset, folder, args.precision)
+    path = folder / f"{folder.resolve().name}.tflite"
+    written = {}
+    if args.litert:
+        written = export_litert(preset, path, "int8" if args.precision == "int8" else None)
     write_json(folder / "args.json", dataclasses.asdict(args))
     if args.overwrite:  # a server may be at the old ones until the new one is there
         for old in there:
             shutil.rmtree(old)
+        if not args.litert:
+            path.unlink(missing_ok=True)
     print(f"How to ask it: {target / 'signature.md'}")
     metrics = {"saved_model": str(target), "megabytes": megabytes(target)}
     if args.precision != "float32":
         described = json.loads((target / DESCRIPTION).read_text(encoding="utf-8"))
         metrics |= {name: described[name] for name in ("largest_difference", "states_error")}
-    if args.litert:
-        path = folder / f"{folder.resolve().name}.tflite"
-        quantize = "int8" if args.precision == "int8" else None
-        written = export_litert(preset, path, quantize)
+    if written:
         metrics |= {"litert": str(path)} | {f"litert_{name}": x for name, x in written.items()}
     return metrics | {"seconds": round(time.perf_counter() - started, 1)}
 

@@ -432,7 +432,7 @@ def test_columns_must_match(make, texts, pairs, received):
         ("text_classifier", "text_classifier; use classify"),
         ("token_classifier", "token_classifier; use tag"),
         ("span_classifier", "span_classifier; use answer"),
-        ("multiple_choice", "multiple_choice; only embed can use it"),
+        ("multiple_choice", "multiple_choice; use classify"),
         ("next_sentence", "next_sentence; only embed can use it"),
         ("encoder", "encoder; only embed can use it"),
     ],
@@ -440,7 +440,10 @@ def test_columns_must_match(make, texts, pairs, received):
 def test_another_head(make, task, advice):
     preset = make(task, *([2] if task.startswith("t") else []))
     for name, function in FUNCTIONS.items():
-        if name != task and (task, name) != ("pretraining", "masked_lm"):
+        if (task, name) == ("multiple_choice", "text_classifier"):
+            with pytest.raises(ValueError, match="`pairs` must hold the choices"):
+                function(preset, "hello")
+        elif name != task and (task, name) != ("pretraining", "masked_lm"):
             with pytest.raises(InputError, match=f"Received: one with the model {advice}"):
                 function(preset, "hello")
     if task == "multiple_choice":

@@ -120,14 +120,12 @@ def _converted(
 
 
 def _rows(preset: Preset, length: int) -> list[dict[str, np.ndarray]]:
-    """Rows of the check's texts, those that fit in the length."""
+    """Rows of the check's texts, cut at the length."""
     inputs, _ = id_inputs(preset, task_of(preset), len(TEXTS), set(IDS))
     rows = []
     for row in range(len(inputs["token_ids"])):
         one = {name: x[row : row + 1] for name, x in inputs.items()}
-        size = int(one["padding_mask"].sum())
-        if size > length:
-            continue
+        size = min(length, int(one["padding_mask"].sum()))  # numbers are compared, not texts
         one = {name: np.pad(x[:, :size], [(0, 0), (0, length - size)]) for name, x in one.items()}
         one["token_ids"][:, size:] = preset.tokenizer.pad_id
         if "mask_positions" in preset.model.input:

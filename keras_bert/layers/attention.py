@@ -94,14 +94,16 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.cast(self.scores(x), "float32")
         if padding_mask is not None:
             # A finite number, since a row of -inf alone would become NaN.
-            scores = scores + ops.where(own_sequence(padding_mask), 0.0, -1e9)[:, None]
+            zero = ops.zeros((), "float32")
+            scores = scores + ops.where(own_sequence(padding_mask), zero, -1e9)[:, None]
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def _heads(self, dense: keras.layers.Dense, x: Any) -> Any:
         """Applies a projection and cuts it into heads: float (B, T, D) -> (B, T, N, H)."""
         batch, length, _ = ops.shape(x)
         rows = dense(ops.reshape(x, (-1, self.hidden_dim)))  # (B T, D), as in `EncoderBlock`
-        return ops.reshape(rows, (batch, length, self.num_heads, -1))
+        head_dim = self.hidden_dim // self.num_heads  # -1 has no answer for a batch of no row
+        return ops.reshape(rows, (batch, length, self.num_heads, head_dim))
 
     def compute_output_shape(self, x_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return x_shape

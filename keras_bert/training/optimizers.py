@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import types
 from typing import Any
 
 import keras
@@ -93,7 +94,8 @@ class AdamW(keras.optimizers.Optimizer):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self._betas = [KERNEL.rounded(each) if KERNEL else each for each in (beta_1, beta_2)]
-        self._corrections: Any = None  # of the update that's being made
+        # Of the update that's being made; in an object, as TensorFlow tracks lists and tuples.
+        self._update = types.SimpleNamespace(corrections=None)
         self.epsilon = epsilon
         self.bias_correction = bias_correction
         self.layer_decay = layer_decay
@@ -122,9 +124,11 @@ class AdamW(keras.optimizers.Optimizer):
             for gradient, variable in zip(grads, variables, strict=True)
         ]
         # Once for all variables: they would be half of what's traced.
-        self._corrections = [self._correction(beta) for beta in self._betas]
-        super().apply(dense, trainable_variables)
-        self._corrections = None
+        self._update.corrections = self._corrections()
+        try:
+            super().apply(dense, trainable_variables)
+        finally:
+            self._update.corrections = None
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         rate = self._rate(variable, learning_rate)
@@ -138,7 +142,7 @@ class AdamW(keras.optimizers.Optimizer):
             (self._momentums[index], self._velocities[index]),
             gradient,
             rate,
-            self._corrections,
+            self._update.corrections or self._corrections(),
             betas=self._betas,
             epsilon=self.epsilon,
             weight_decay=self.weight_decay if self._is_decayed(variable) else 0.0,
@@ -166,11 +170,17 @@ class AdamW(keras.optimizers.Optimizer):
         self.assign_add(m, (gradient - m) * (1 - beta_1))
         self.assign_add(v, (ops.square(gradient) - v) * (1 - beta_2))
 
-        c1, c2 = (ops.cast(each, variable.dtype) for each in self._corrections)
+        corrections = self._update.corrections or self._corrections()
+        c1, c2 = (ops.cast(each, variable.dtype) for each in corrections)
         direction = (m / c1) / (ops.sqrt(v / c2) + self.epsilon)
         if self._is_decayed(variable):
             direction = direction + self.weight_decay * variable
         return direction
+
+    def _corrections(self) -> tuple[Any, Any]:
+        """What the two moments are divided by."""
+        beta_1, beta_2 = self._betas
+        return self._correction(beta_1), self._correction(beta_2)
 
     def _correction(self, beta: float) -> Any:
         """1 - beta^t, without the digits that subtracting from 1 in float32 would lose."""

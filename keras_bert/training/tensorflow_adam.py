@@ -23,14 +23,13 @@ def clipped(gradients: Sequence[Any], norm: float, *, late: bool) -> list[Any]:
     """The gradients with a global norm of at most `norm`; NaN if theirs isn't finite.
 
     Args:
-        gradients: Tensors, or None.
+        gradients: Tensors.
         norm: The greatest.
         late: Whether to give `Scaled` back, for `adam_update`.
     """
-    halves = [tf.nn.l2_loss(tf.cast(each, tf.float32)) for each in gradients if each is not None]
-    own = tf.sqrt(2 * tf.add_n(halves))
+    own = tf.sqrt(2 * tf.add_n([tf.nn.l2_loss(tf.cast(each, tf.float32)) for each in gradients]))
     scale = norm / tf.maximum(own, norm) + (own - own)
-    scaled = [None if each is None else Scaled(each, scale) for each in gradients]
+    scaled = [Scaled(each, scale) for each in gradients]
     return scaled if late else [multiplied(each) for each in scaled]
 
 
@@ -64,7 +63,8 @@ def adam_update(
         epsilon: Added to the corrected root.
         weight_decay: Times the rate, of the weight itself.
     """
-    if "CPU" in variable.device and variable.shape.num_elements() >= COMPILED_FROM:
+    is_large = variable.shape.num_elements() >= COMPILED_FROM
+    if is_large and "CPU" in variable.device and not tf.executing_eagerly():
         gradient, scale = gradient if isinstance(gradient, Scaled) else (gradient, 1.0)
         handles = (variable.handle, *(moment.value.handle for moment in moments))
         numbers = (scale, rate, *corrections, *betas, epsilon, weight_decay)
