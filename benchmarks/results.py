@@ -74,6 +74,7 @@ class Part(NamedTuple):
 def main(args: Args) -> None:
     """Runs the parts, one after the other; a part's numbers are kept as soon as it has ended."""
     output = pathlib.Path(args.output_dir)
+    output.mkdir(parents=True, exist_ok=True)
     kept = output / "results.json"
     results = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     for name in args.parts or PARTS:
