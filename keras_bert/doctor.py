@@ -108,7 +108,7 @@ def examine(check: SpeedCheck) -> dict[str, Any]:
         except Exception as error:  # a doctor reports what others die of
             told = str(error).strip().split("\n")[0].rstrip(".")
             advice = "Free the device's memory if that's short; otherwise report it."
-            if isinstance(error, ImportError):
+            if isinstance(error, (ImportError, OSError)):  # a library is missing
                 advice = (
                     "Install it in a new environment: "
                     f"`pip install 'keras3-bert[{backend}]'`; if that fails, too, report it."

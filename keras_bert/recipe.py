@@ -19,16 +19,26 @@ from keras_bert import remote
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 
-# What recipes leave in their folders: all that --overwrite may remove.
-OURS = (
+# What recipes leave in their folders, all that --overwrite may remove: files, and folders with
+# their files. A folder of the user's own may share a name with ours.
+FILES = (
     *("args.json", "manifest.json", "metrics.json", "history.csv", "report.html"),
-    *("logs", "checkpoints", "preset"),
-    *("runs", "predictions.tsv", "predictions.json", "submission"),
+    *("predictions.tsv", "predictions.json"),
     *("predictions.conll", "answers.json", "nbest.json", "null_odds.json"),
-    *("examples-*.tfrecord", "vocab.txt", "dev", "static"),
-    *("[0-9]*", "*.tflite"),  # versions of an export
-    *("corpus.txt", "train.tsv", "dev.tsv", "records", "pretraining", "classifier", "export"),
+    *("examples-*.tfrecord", "vocab.txt", "*.tflite"),
 )
+FOLDERS = {
+    "logs": ("*events.out.tfevents.*",),
+    "checkpoints": ("update-*/*", "best.json", "non-finite/*"),
+    "preset": ("config.json", "vocab.txt", "weights.h5"),
+    "runs": ("*/history.csv", "*/logs/*events.out.tfevents.*"),
+    "submission": ("*.tsv", "*_predict.json"),
+    "dev": ("examples-*.tfrecord", "manifest.json", "vocab.txt", "static/masked-*.tfrecord"),
+    "static": ("masked-*.tfrecord",),
+}
+STAGES = ("records", "pretraining", "classifier", "export")  # runs inside a quick start's
+STAGE_FILES = ("corpus.txt", "train.tsv", "dev.tsv")
+EXPORT = "assets.extra/keras_bert.json"  # what a version of an export has
 # Arguments that leave a run's results as they are: it may be resumed with others.
 WHERE_AND_HOW = (*("output_dir", "resume", "overwrite", "keep", "recompute", "strategy", "tpu"),)
 
@@ -51,6 +61,7 @@ def check_training_numbers(args: Any) -> None:
         value = getattr(args, name)
         if not least <= value <= most or value == math.inf:
             between = f"from {least} to {most}" if most < math.inf else f"at least {least}"
+            between += "" if math.isfinite(value) else ", and finite"
             raise InputError(f"--{name.replace('_', '-')} must be {between}. Received: {value}.")
 
 
@@ -140,17 +151,54 @@ def check_output_dir(
             f"{folder} isn't empty: pass --overwrite to replace it, another --output-dir, "
             "or --resume where the recipe has it."
         )
-    if "args.json" not in names:
+    stored = _stored_args(folder / "args.json")
+    if "args.json" not in names or (overwrite and "output_dir" not in stored):
         raise InputError(
-            f"{folder} holds no args.json, so no recipe made it: choose another --output-dir."
-        )
-    foreign = [name for name in names if not any(fnmatch.fnmatch(name, ours) for ours in OURS)]
-    if overwrite and foreign:
-        raise InputError(
-            f"{folder} holds {foreign[0]}, which no recipe made: move it away, or choose another "
+            f"{folder} holds no args.json of a recipe, so no recipe made it: choose another "
             "--output-dir."
         )
+    if overwrite and (foreign := _foreign(folder, "pretraining_steps" in stored)):
+        raise InputError(
+            f"{folder} holds {foreign.relative_to(folder)}, which no recipe made: move it away, "
+            "or choose another --output-dir."
+        )
     return folder
+
+
+def _stored_args(path: pathlib.Path) -> dict[str, Any]:
+    """The arguments that a recipe wrote; {}: none that can be read."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
+def _foreign(folder: pathlib.Path, is_quickstart: bool = False) -> pathlib.Path | None:
+    """The first file or folder that no recipe made, or None."""
+    files = FILES + STAGE_FILES if is_quickstart else FILES
+    for path in sorted(folder.iterdir()):
+        name = path.name
+        if name.endswith(".unfinished"):
+            continue
+        if path.is_symlink() or not path.is_dir():
+            # Of a link, such as to a larger disk, what it leads to stays.
+            is_link = path.is_symlink() and name in FOLDERS
+            if not is_link and not any(fnmatch.fnmatch(name, ours) for ours in files):
+                return path
+        elif name in FOLDERS:
+            for inner in sorted(path.rglob("*")):
+                inside = inner.relative_to(path).as_posix()
+                if (inner.is_dir() and not inner.is_symlink()) or ".unfinished" in inside:
+                    continue
+                if not any(fnmatch.fnmatch(inside, ours) for ours in FOLDERS[name]):
+                    return inner
+        elif name in STAGES and is_quickstart:
+            if found := _foreign(path):
+                return found
+        elif not (name.isdecimal() and (path / EXPORT).is_file()):
+            return path
+    return None
 
 
 def start_run(
@@ -173,6 +221,8 @@ def start_run(
         for path in folder.iterdir():
             if path.name.endswith(".unfinished"):
                 continue  # of the run that replaces this one
+            if path.name == "args.json":
+                continue  # replaced below: a kill before that leaves a folder that's still a run's
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     if resume and (folder / "args.json").is_file():
         _check_same_run(folder / "args.json", args)

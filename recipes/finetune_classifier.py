@@ -27,7 +27,11 @@ from keras_bert.tokenizer_checks import check_unknown
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Args(finetuning.Args):
-    """Fine-tune BERT to classify texts."""
+    """Fine-tune BERT to classify texts.
+
+    Files are TSV, CSV (.csv) or JSON lines (.jsonl, .json) with columns or keys such as `label`
+    and `text` or `sentence`; a TSV without a line of names is label, tab, text.
+    """
 
     task: Literal["", "cola", "sst2", "tnews"] = ""
     """A benchmark whose files these are; its answers for `--test-file` go to `submission/`."""
@@ -115,6 +119,7 @@ def main(args: Args) -> dict[str, Any]:
         return text_tasks.score(kind, logits, true, labels, threshold, scale[1])
 
     # ---- Train -----------------------------------------------------------------
+    batches(args)  # refuses what can't be trained on, before an old run is removed
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     task = finetuning.Task(
         build=lambda args: text_tasks.build(args, base, labels, settings, scale),
@@ -167,6 +172,8 @@ def kind_of(args: Args) -> str:
         raise InputError(f"--task {args.task} has one class a row: leave out the other flag.")
     if args.class_weights and (args.multi_label or args.regression):
         raise InputError("--class-weights needs one class a row.")
+    if args.multi_label and not args.label_separator:
+        raise InputError("--label-separator is empty: give what stands between a row's labels.")
     if not 0 <= args.windows <= args.max_sequence_length - 2:
         raise InputError(
             "--windows must be from 0 to --max-sequence-length less 2, or tokens would be skipped. "

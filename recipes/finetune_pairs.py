@@ -32,7 +32,12 @@ Benchmark = Literal[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Args(finetuning.Args):
-    """Fine-tune BERT on pairs of texts."""
+    """Fine-tune BERT on pairs of texts.
+
+    Files are TSV, CSV (.csv) or JSON lines (.jsonl, .json) with columns or keys such as
+    `sentence1`, `sentence2` and `label`, or `premise`, `hypothesis` and `label`; of choices,
+    `context`, `choice0`, `choice1`, ... (or a list `choices`) and `label`, a number from 0.
+    """
 
     task: Benchmark = ""
     """A benchmark whose files these are; its answers for `--test-file` go to `submission/`."""
@@ -66,7 +71,7 @@ def main(args: Args) -> dict[str, Any]:
     # ---- Data ------------------------------------------------------------------
     with strategy.scope():
         base = keras_bert.load(args.checkpoint)
-    finetuning.check_lengths(args, base)
+    finetuning.check_lengths(args, base, least=5)
     rows, dev = read(args, args.train_file, kind), read(args, args.dev_file, kind)
     test = read(args, args.test_file, kind, needs_labels=False) if args.test_file else None
     labels = classes(args, kind, rows, base)
@@ -142,6 +147,7 @@ def main(args: Args) -> dict[str, Any]:
         return text_tasks.score(kind, logits, true, labels, std=scale[1])
 
     # ---- Train -----------------------------------------------------------------
+    batches(args)  # refuses what can't be trained on, before an old run is removed
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     task = finetuning.Task(
         build=build,

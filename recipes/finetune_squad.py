@@ -35,7 +35,11 @@ AGREEMENTS = {"squad": answer_scores.squad_agreement, "cmrc": answer_scores.cmrc
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Args(finetuning.Args):
-    """Fine-tune BERT to answer questions from a text."""
+    """Fine-tune BERT to answer questions from a text.
+
+    Files are the JSON of SQuAD 1.1 or 2.0, CMRC 2018, DRCD or XQuAD: `data`, `paragraphs`,
+    `context`, `qas` with `id`, `question` and `answers` of `text` and `answer_start`.
+    """
 
     rules: Literal["auto", "squad", "cmrc"] = "auto"
     """Exact match and F1 by words, as SQuAD's script has it, or by ideographs, as CMRC 2018's;
@@ -121,6 +125,10 @@ def main(args: Args) -> dict[str, Any]:
         metric="f1" if all(row.answers for row in data["dev"]) else "selection",
         floor=float(np.mean([not row.answers for row in data["dev"]])) / 2,
     )
+    try:  # refuses what can't be trained on, before an old run is removed
+        batches(args)
+    except InputError as error:
+        raise InputError(f"{args.train_file}: {error}") from None
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     best, metrics = finetuning.finetune(args, task, strategy, folder)
 

@@ -36,7 +36,11 @@ from keras_bert.windows import given_words
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Args(finetuning.Args):
-    """Fine-tune BERT to tag words."""
+    """Fine-tune BERT to tag words.
+
+    Files are columns (CoNLL: a word a line, its tag in the last column, a blank line between
+    sentences), CoNLL-U, UNER's iob2, or JSON lines with the lists `words` and `tags`.
+    """
 
     tag_column: int = 0
     """The column of tags, from 1; 0: the last one, or the usual one of CoNLL-U and iob2."""
@@ -121,6 +125,10 @@ def main(args: Args) -> dict[str, Any]:
         metric=metric,
         floor=scores(data["dev"], guesses, scheme)[metric],
     )
+    try:  # refuses what can't be trained on, before an old run is removed
+        batches(args)
+    except InputError as error:
+        raise InputError(f"{args.train_file}: {error}") from None
     folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
     best, metrics = finetuning.finetune(args, task, strategy, folder)
 

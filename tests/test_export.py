@@ -809,6 +809,27 @@ def test_a_model_that_writes_files_is_not_loaded(tmp_path):
         keras_bert.load_saved_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *((DESCRIPTION, content) for content in (b"{", b"[]", b"{}", b"\xff")),
+        (DESCRIPTION, b'{"task": "poet", "labels": []}'),
+        (DESCRIPTION, b'{"task": "text_classifier", "labels": 3}'),
+        ("saved_model.pb", b""),
+        ("variables/variables.index", None),
+        ("variables/variables.index", b""),
+        ("variables/variables.data-00000-of-00001", None),
+        ("variables/variables.data-00000-of-00001", b"cut"),
+    ],
+)
+def test_a_damaged_export(folder, tmp_path, name, content):
+    copy = tmp_path / "1"
+    shutil.copytree(folder("classifier"), copy)
+    (copy / name).unlink() if content is None else (copy / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"1 is damaged .*export the preset again"):
+        keras_bert.load_saved_model(copy)
+
+
 # What serving rests on.
 
 

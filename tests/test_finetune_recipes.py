@@ -214,6 +214,10 @@ def test_refused(work, tmp_path):
     assert "the label 'plant' isn't among the classes (animal, stone)" in sentence(
         "finetune_classifier", labels=("animal", "stone")
     )
+    assert "--label-separator is empty" in sentence(
+        "finetune_classifier", multi_label=True, label_separator=""
+    )
+    assert "it must be at least 5" in sentence("finetune_pairs", max_sequence_length=4)
     assert "--windows must be from 0" in sentence("finetune_classifier", windows=15)
     assert "--task cola has one class a row" in sentence(
         "finetune_classifier", task="cola", regression=True

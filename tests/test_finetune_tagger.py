@@ -167,9 +167,14 @@ def test_tags_that_training_has_not(work, tmp_path):
 
 def test_refused_before_training(work, tmp_path):
     (tmp_path / "one.conll").write_text("a\tO\n", encoding="utf-8")
+    (tmp_path / "blank.conll").write_text("\u200b\tO\n\u200b\tB-x\n", encoding="utf-8")
     (tmp_path / "bad.conll").write_text("a\tO\nb\n", encoding="utf-8")
     for changes, message in (
         ({"train_file": tmp_path / "one.conll"}, r"one.conll holds one tag only, 'O'"),
+        (
+            {"train_file": tmp_path / "blank.conll", "dev_file": tmp_path / "blank.conll"},
+            r"blank.conll: No sentence holds a word",
+        ),
         ({"dev_file": tmp_path / "bad.conll"}, r"bad.conll, line 2: expected 2 columns"),
         ({"tag_column": 7}, r"has 2 columns"),
         ({"max_sequence_length": 64}, r"--max-sequence-length is 64"),

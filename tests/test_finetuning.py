@@ -19,8 +19,8 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Args(finetuning.Args):
     checkpoint: str = "base"
-    train_file: str = ""
-    dev_file: str = ""
+    train_file: str = "train.tsv"
+    dev_file: str = "dev.tsv"
     output_dir: str = ""
     max_sequence_length: int = 8
     batch_size: int = 4
@@ -288,6 +288,9 @@ def test_flags_are_checked(base, tmp_path):
         return str(caught.value)
 
     assert "--seeds must be at least 1" in refused(seeds=0)
+    assert "--seed and --seeds must end at" in refused(seed=2**32 - 1, seeds=2)
+    assert "--train-file is empty" in refused(train_file="")
+    assert "at least 0, and finite. Received: inf" in refused(learning_rate=float("inf"))
     assert "--layer-decay" in refused(layer_decay=0.0)
     assert "--patience" in refused(patience=-1)
     with pytest.raises(InputError, match="position table of base ends at 8"):

@@ -128,6 +128,13 @@ def test_refused(write, change, message):
         read_questions(write(block))
 
 
+def test_a_number_of_thousands_of_digits(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"data": {"1" * 5000}}}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.json isn't in SQuAD's format"):
+        read_questions(path)
+
+
 def test_without_answers(write):
     block = paragraph("Ann saw Bob.", [("Ann", 0)], [])
     for entry in block["qas"]:

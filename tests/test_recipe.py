@@ -74,11 +74,11 @@ def test_overwrite_keeps_what_no_recipe_made(tmp_path):
 @pytest.mark.parametrize("field", ["train_file", "input"])
 def test_overwrite_keeps_what_the_command_reads(tmp_path, field):
     folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
-    data = folder / "train.tsv"
+    data = folder / "vocab.txt"
     data.touch()
     value = (str(data),) if field == "input" else str(data)
     args = Args(str(folder), **{field: value})
-    with pytest.raises(InputError, match=r"would remove .*train\.tsv"):
+    with pytest.raises(InputError, match=r"would remove .*vocab\.txt"):
         start_run(folder, args, overwrite=True)
     assert data.exists()
 
@@ -88,3 +88,53 @@ def test_the_folder_of_another_recipe_is_not_resumed(tmp_path):
     (folder / "args.json").write_text('{"output_dir": "run", "temperature": 1}', encoding="utf-8")
     with pytest.raises(InputError, match="holds the run of another recipe"):
         start_run(folder, Args(str(folder)), resume=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["2024/letter.txt", "1/notes", "runs/thesis.txt", "logs/mine.log", "preset/photo.png",
+     "checkpoints/a/model", "submission/letter.doc", "records/train.txt", "train.tsv"],
+)  # fmt: skip
+def test_overwrite_keeps_what_only_has_a_name_of_ours(tmp_path, name):
+    folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).touch()
+    with pytest.raises(InputError, match=r"holds .*, which no recipe made"):
+        start_run(folder, Args(str(folder)), overwrite=True)
+    assert (folder / name).exists()
+
+
+def test_overwrite_removes_all_that_recipes_make(tmp_path):
+    folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+    for name in (
+        *("1/assets.extra/keras_bert.json", "1/saved_model.pb", "logs/train/events.out.tfevents.1"),
+        *("runs/seed-1/history.csv", "runs/seed-1/logs/train/events.out.tfevents.1.v2"),
+        *("preset/weights.h5", "checkpoints/update-00000001/state.json", "submission/RTE.tsv"),
+        *("dev/examples-00000-of-00001.tfrecord", "model.tflite"),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    start_run(folder, Args(str(folder)), overwrite=True)
+    assert [path.name for path in folder.iterdir()] == ["args.json"]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"lr": 1}'])
+def test_an_args_json_of_others(tmp_path, text):
+    (tmp_path / "args.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="no recipe made it"):
+        check_output_dir(tmp_path, overwrite=True)
+
+
+def test_a_kill_while_the_old_run_is_removed(tmp_path, monkeypatch):
+    folder = start_run(tmp_path / "run", Args(str(tmp_path / "run")))
+    (folder / "preset").mkdir()
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start_run(folder, Args(str(folder)), overwrite=True)
+    assert (folder / "args.json").is_file()
+    start_run(folder, Args(str(folder)), overwrite=True)

@@ -146,6 +146,17 @@ def test_a_file_without_labels(file):
             "line 2: the object has no 'label'",
         ),
         ("a.jsonl", '{"label": 1, "text": null}', "line 1: expected a text"),
+        ("a.jsonl", '{"label": 1, "text": true}', "line 1: expected a text"),
+        ("a.jsonl", '{"label": 1, "text": ["a", 1]}', "line 1: expected a text"),
+        ("a.jsonl", '{"label": ["x"], "text": "y"}', "line 1: the label must be a text or a"),
+        ("a.jsonl", '{"label": {"x": 1}, "text": "y"}', "line 1: the label must be a text or a"),
+        ("a.jsonl", '{"label": true, "text": "y"}', "line 1: the label must be a text or a"),
+        ("a.jsonl", '{"label": NaN, "text": "y"}', "line 1: the label must be a text or a"),
+        ("a.jsonl", '{"label": 1, "text": "\\ud83d"}', "line 1: it holds half of a surrogate"),
+        ("a.jsonl", '{"label": "\\uD83D", "text": "y"}', "line 1: it holds half of a surrogate"),
+        ("a.jsonl", f'{{"label": {"1" * 5000}, "text": "y"}}', "line 1: not JSON"),
+        ("a.tsv", "label\ttext\rx\ty\r", "its lines end in CR alone"),
+        ("a.csv", "label,text\rx,y\r", "its lines end in CR alone"),
     ],
 )
 def test_refused(file, name, content, sentence):
@@ -154,9 +165,46 @@ def test_refused(file, name, content, sentence):
     assert name in message
 
 
+@pytest.mark.parametrize("number", ["1e308", "1e40", "-1e40", "1" * 5000])
+def test_numbers_that_float32_can_not_hold(file, number):
+    path = file("a.tsv", f"label\ttext\n1\tone\n{number}\ttwo\n")
+    message = refused(read_labelled_texts, path, kind="regression")
+    assert "a.tsv, line 3: the label must be" in message and len(message) < 400
+
+
+def test_whole_emoji_and_labels_of_json_lines(file):
+    path = file("a.jsonl", '{"label": ["x", "y"], "text": "\\ud83d\\ude00"}\n'
+                '{"label": null, "text": "b"}\n{"label": "y,z", "text": "c"}')  # fmt: skip
+    assert rows(path, kind="labels") == [(("x", "y"), "\U0001f600"), ((), "b"), (("y", "z"), "c")]
+    bad = file("b.jsonl", '{"label": ["x", true], "text": "a"}')
+    assert "line 1: the label must be a text" in refused(read_labelled_texts, bad, kind="labels")
+
+
+@pytest.mark.parametrize(
+    ("choices", "label", "sentence"),
+    [
+        ("null", "0", "choices must be a list of texts. Received: None"),
+        ("3", "0", "choices must be a list of texts. Received: 3"),
+        ('"ab"', "0", "choices must be a list of texts. Received: 'ab'"),
+        ('["a"]', "0", "give at least two choices"),
+        ('["a", null]', "0", "expected texts"),
+        ('["a", "\\udc00"]', "0", "half of a surrogate pair"),
+        ('["a", "b"]', '"²"', "the label must be the number of a choice"),
+        ('["a", "b"]', f'"{"1" * 5000}"', "the label must be the number of a choice"),
+        ('["a", "b"]', "true", "the label must be the number of a choice"),
+    ],
+)
+def test_refused_choices(file, choices, label, sentence):
+    path = file("a.jsonl", f'{{"text": "x", "choices": {choices}, "label": {label}}}')
+    message = refused(read_choices, path)
+    assert "a.jsonl, line 1: " in message and sentence in message and len(message) < 400
+
+
 def test_refused_columns_and_numbers(file):
     path = file("a.tsv", "label\ttext\nhigh\tone\n")
     assert "there's no column 'body'" in refused(read_labelled_texts, path, Columns(text="body"))
+    same = refused(read_labelled_texts, path, Columns(text="label"))
+    assert "one column can't be two of text, pair and label" in same
     for number in ("0", "3"):
         assert "--label-column must be a name or a number from 1 to 2" in refused(
             read_labelled_texts, path, Columns("1", "", number)
@@ -179,6 +227,8 @@ def test_class_names(file):
     assert "a, line 2: the label 'a'" in refused(
         tables.class_names, "a", table("b", "a"), ("b", "c")
     )
+    assert tables.class_names("a", table("1" * 5000, "2"))[1] == "2"
+    assert "an empty name" in refused(tables.class_names, "a", table("b"), ("b", ""))
     assert "must differ" in refused(tables.class_names, "a", table("b"), ("b", "b"))
     assert "one class only, 'b'" in refused(tables.class_names, "a", table("b", "b"))
 
@@ -256,9 +306,9 @@ def test_choices(file):
     assert "b.csv, line 2: the label must be the number of a choice, from 0 to 1" in refused(
         read_choices, bad
     )
-    assert "line 2: 2 choices, and 1 in line 1" in refused(
+    assert "line 2: 3 choices, and 2 in line 1" in refused(
         read_choices,
-        file("c.jsonl", '{"text": "a", "choices": ["b"], "label": 0}\n'
-             '{"text": "a", "choices": ["b", "c"], "label": 0}'),
+        file("c.jsonl", '{"text": "a", "choices": ["b", "c"], "label": 0}\n'
+             '{"text": "a", "choices": ["b", "c", "d"], "label": 0}'),
     )  # fmt: skip
     assert "expected columns such as" in refused(read_choices, file("d.csv", "a,b\nc,d\n"))

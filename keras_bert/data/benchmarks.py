@@ -116,7 +116,7 @@ def write_answers(
         lines = ["index\tprediction", *(f"{index}\t{label}" for index, label in pairs)]
     else:
         lines = [
-            json.dumps({"id": int(index) if index.isdigit() else index, "label": label})
+            json.dumps({"id": int(index) if index.isdecimal() else index, "label": label})
             for index, label in pairs
         ]
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from keras_bert.data.fitting import Shape
 from keras_bert.data.packing import pack
-from keras_bert.data.tables import LABELS, NAMES, LabelledText, read_records
+from keras_bert.data.table_files import read_records
+from keras_bert.data.tables import LABELS, NAMES, LabelledText
 from keras_bert.data.task_batches import Batch, task_batches
 from keras_bert.data.texts import classification
 from keras_bert.errors import InputError
@@ -70,7 +71,7 @@ def read_choices(path: str | os.PathLike[str], *, needs_labels: bool = True) -> 
     if text is None or (listed is None and len(numbered) < 2) or (needs_labels and label is None):
         raise InputError(
             f"{path}, line 1: expected columns such as context, choice0, choice1, ..., label. "
-            f"Received: {', '.join(header)}."
+            f"Received: {', '.join(header):.80}."
         )
     rows: list[LabelledText] = []
     for line, values in records:
@@ -84,10 +85,16 @@ def read_choices(path: str | os.PathLike[str], *, needs_labels: bool = True) -> 
         cells = values if isinstance(values, dict) else dict(zip(known, values, strict=True))
         cells = {name.lower(): cell for name, cell in cells.items()}
         found = cells.get(listed, []) if listed else [cells.get(name) for name in numbered]
-        if not all(isinstance(each, str) for each in [cells.get(text), *found]):
-            raise InputError(f"{path}, line {line}: expected texts. Received: {values!r}.")
+        if not isinstance(found, list):
+            raise InputError(
+                f"{path}, line {line}: {listed} must be a list of texts. Received: {found!r:.80}."
+            )
+        if not all(isinstance(x, str) for x in [cells.get(text), cells.get("sent2", ""), *found]):
+            raise InputError(f"{path}, line {line}: expected texts. Received: {values!r:.80}.")
         start = f"{cells['sent2']} " if "sent2" in cells else ""
         choices = tuple(f"{start}{each}" for each in found)
+        if len(choices) < 2:
+            raise InputError(f"{path}, line {line}: give at least two choices. Received: {found}.")
         if rows and len(choices) != len(rows[0].pair):
             raise InputError(
                 f"{path}, line {line}: {len(choices)} choices, and {len(rows[0].pair)} in line "
@@ -115,10 +122,11 @@ def _right(path: Any, line: int, cell: Any, count: int, needed: bool) -> str | N
     text = "" if cell is None else str(cell).strip()
     if not needed and text in ("", "-1"):
         return None
-    if not text.isdigit() or int(text) >= count:
+    is_number = text.isdecimal() and len(text) < 10 and not isinstance(cell, bool)
+    if not is_number or int(text) >= count:
         raise InputError(
             f"{path}, line {line}: the label must be the number of a choice, from 0 to "
-            f"{count - 1}. Received: {cell!r}."
+            f"{count - 1}. Received: {cell!r:.80}."
         )
     return str(int(text))
 

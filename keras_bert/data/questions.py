@@ -59,6 +59,8 @@ def read_questions(path: str | os.PathLike[str], *, needs_answers: bool = True) 
         data = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON, {error.msg}.") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{path} isn't in SQuAD's format: {error!s:.200}.") from None
     except RecursionError:
         raise InputError(f"{path} isn't in SQuAD's format: it's nested too deeply.") from None
     questions: dict[str, Question] = {}

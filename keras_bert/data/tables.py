@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import itertools
 import math
 import os
-import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from keras_bert.data.text_files import read_text
+from keras_bert.data.table_files import read_records
 from keras_bert.errors import InputError
 
 # Names of columns, in lower case, in which texts, pairs, labels and names are looked for.
@@ -24,6 +22,7 @@ PAIRS = (
 )
 LABELS = ("label", "labels", "gold_label", "category", "class", "score", "similarity", "quality")
 NAMES = ("index", "id", "idx", "guid")
+LARGEST = 1e37  # number to learn: float32 ends at 3.4e38, and differences must fit as well
 NO_LABEL = "-"  # of pairs, where SNLI's and CLUE's annotators didn't agree
 
 
@@ -125,29 +124,6 @@ def read_labelled_texts(
     return rows
 
 
-def read_records(path: str | os.PathLike[str]) -> tuple[list[str], Iterator[tuple[int, Any]]]:
-    """The first line's column names, and every record after it with its line, from 1.
-
-    A record is a list of cells, or a dict of JSON lines, whose first object is also a record.
-
-    Raises:
-        InputError: as `read_labelled_texts`; here, what can be found without knowing the columns.
-    """
-    lines = read_text(path).split("\n")
-    suffix = pathlib.Path(path).suffix.lower()
-    if suffix in (".jsonl", ".json"):
-        records: Iterator[tuple[int, Any]] = _json_lines(path, lines)
-    elif suffix == ".csv":
-        records = _csv(path, lines)
-    else:
-        records = _tsv(lines)
-    first = next(records, None)
-    if first is None:
-        raise InputError(f"{path} holds no rows.")
-    header = [str(name).strip() for name in first[1]]
-    return header, _chain(first, records)
-
-
 def read_label(
     path: Any, line: int, cell: Any, kind: str, separator: str = ",", needed: bool = True
 ) -> Any:
@@ -156,8 +132,17 @@ def read_label(
     Raises:
         InputError: it's empty though needed, or no finite number where that's asked for.
     """
+    several = kind == "labels" and isinstance(cell, list)
+    for part in cell if several else [cell]:
+        is_plain = isinstance(part, (str, int, float)) and not isinstance(part, bool)
+        if (not is_plain or part != part) and (part is not None or several):
+            raise InputError(
+                f"{path}, line {line}: the label must be a text or a number. "
+                f"Received: {cell!r:.80}."
+            )
     if kind == "labels":
-        parts = cell if isinstance(cell, list) else str(cell).split(separator)
+        parts = cell if several else "" if cell is None else str(cell)
+        parts = parts.split(separator) if isinstance(parts, str) else parts
         return tuple(dict.fromkeys(filter(None, (str(part).strip() for part in parts))))
     text = "" if cell is None else str(cell).strip()
     if not text:
@@ -171,7 +156,14 @@ def read_label(
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{path}, line {line}: the label must be a number. Received: {cell!r}.")
+        raise InputError(
+            f"{path}, line {line}: the label must be a number. Received: {cell!r:.80}."
+        )
+    if abs(value) > LARGEST:
+        raise InputError(
+            f"{path}, line {line}: the label must be from -{LARGEST:g} to {LARGEST:g}, or float32 "
+            f"can't hold it. Received: {cell!r:.80}."
+        )
     return value
 
 
@@ -182,13 +174,15 @@ def class_names(path: Any, rows: Sequence[LabelledText], given: Sequence[str] = 
         InputError: there are fewer than two, or a row's isn't among those given.
     """
     if given:
+        if not all(name.strip() for name in given):
+            raise InputError("--labels must name its classes. Received: an empty name.")
         if len(set(given)) < len(given):
             raise InputError(f"--labels must differ. Received: {', '.join(given)}.")
         check_labels(path, rows, given)
         names = list(given)
     else:
         found = {name for row in rows for name in names_of(row.label)}
-        are_numbers = all(re.fullmatch(r"-?\d+", name) for name in found)
+        are_numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in found)
         names = sorted(found, key=int) if are_numbers else sorted(found)
     if len(names) < 2:
         only = f"one class only, {names[0]!r}" if names else "no labels"
@@ -205,8 +199,8 @@ def check_labels(path: Any, rows: Iterable[LabelledText], names: Sequence[str]) 
             if name not in classes:
                 known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
                 raise InputError(
-                    f"{where} {row.line}: the label {name!r} isn't among the classes ({known}), "
-                    "which are those given, or else those of the training file."
+                    f"{where} {row.line}: the label {name!r:.80} isn't among the classes "
+                    f"({known}), which are those given, or else those of the training file."
                 )
 
 
@@ -243,7 +237,7 @@ def _places(
                     f"to {len(header)}. Received: {name}."
                 )
         found: dict[str, Any] = {part: int(name) - 1 for part, name in given.items()}
-        records = _chain((first_line, first), records)
+        records = itertools.chain([(first_line, first)], records)
     elif given or is_json or set(known) & _all_names():
         found = {}
         _check_header(path, first_line, known)
@@ -253,20 +247,26 @@ def _places(
                 continue  # and no other column that might look like one
             column = _column(path, first_line, known, part, name, names)
             found[part] = header[column] if is_json and column is not None else column
-        records = _chain((first_line, first), records) if is_json else records
+        records = itertools.chain([(first_line, first)], records) if is_json else records
     else:
         order = ["label", "text", *(["pair"] if is_pair else [])]
         if not labelled and len(header) < len(order):
             order = order[1:]
         found = {part: i for i, part in enumerate(order)}
-        records = _chain((first_line, first), records)
+        records = itertools.chain([(first_line, first)], records)
     needed = ["text", *(["pair"] if is_pair else []), *(["label"] if labelled else [])]
     for part in needed:
         if found.get(part) is None:
             raise InputError(
                 f"{path}, line {first_line}: found no column for the {part} among "
-                f"{', '.join(header)}: name it by --{part}-column."
+                f"{', '.join(header):.80}: name it by --{part}-column."
             )
+    places = [found[part] for part in ("text", "pair", "label") if found.get(part) is not None]
+    if len(set(places)) < len(places):
+        raise InputError(
+            f"{path}, line {first_line}: one column can't be two of text, pair and label: name "
+            "others by --text-column and the like."
+        )
     return {part: found.get(part) for part in ("text", "pair", "label", "name")}, records
 
 
@@ -286,7 +286,7 @@ def _column(
         if given.lower() not in known:
             raise InputError(
                 f"{path}, line {line}: there's no column {given!r} for the {part}, but "
-                f"{', '.join(known)}."
+                f"{', '.join(known):.80}."
             )
         return known.index(given.lower())
     found = [name for name in usual if name in known]
@@ -307,7 +307,7 @@ def _cells(path: Any, line: int, values: Any, places: dict[str, Any], width: int
     elif len(values) <= max(used.values()):
         raise InputError(
             f"{path}, line {line}: expected at least {max(used.values()) + 1} columns. "
-            f"Received: {values!r}."
+            f"Received: {values!r:.80}."
         )
     elif any(map(str.strip, values[width:])):
         raise InputError(
@@ -318,83 +318,12 @@ def _cells(path: Any, line: int, values: Any, places: dict[str, Any], width: int
 
 
 def _text(path: Any, line: int, value: Any) -> str:
-    if isinstance(value, list):  # keywords
-        return " ".join(map(str, value))
-    if not isinstance(value, (str, int, float)):
-        raise InputError(f"{path}, line {line}: expected a text. Received: {value!r}.")
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):  # keywords
+        return " ".join(value)
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool) or value != value:
+        raise InputError(f"{path}, line {line}: expected a text. Received: {value!r:.80}.")
     return str(value)
-
-
-def _tsv(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """GLUE's files aren't quoted: a quote in them is part of the text."""
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield number, line.removesuffix("\r").split("\t")
-
-
-def _csv(path: Any, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
-    columns = 0
-    while True:
-        number = reader.line_num + 1
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            raise InputError(
-                f"{path}, line {number}: {_csv_fault(str(error))} Received: {error}."
-            ) from error
-        if values is None:
-            return
-        if not any(value.strip() for value in values):
-            continue
-        columns = columns or len(values)
-        if len(values) != columns:
-            raise InputError(
-                f"{path}, line {number}: {len(values)} columns, and {columns} in the first line. "
-                "A cell with a comma must be quoted."
-            )
-        yield number, values
-
-
-def _csv_fault(message: str) -> str:
-    """What's wrong with a record, and what to do."""
-    if "new-line" in message:
-        return "a carriage return without a line feed: end lines in LF or CR LF, or quote the cell."
-    if "limit" in message:
-        limit = csv.field_size_limit()
-        return f"a cell of more than {limit} characters: close its quote, or shorten the text."
-    return (
-        "bad quotes in the record that begins here: a quote in a quoted cell must be doubled, and "
-        "every quote closed."
-    )
-
-
-def _json_lines(path: Any, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in items]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the key {twice!r} is there twice")
-        return dict(items)
-
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line, object_pairs_hook=pairs)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error}).") from error
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{path}, line {number}: expected a JSON object a line. Received: {line[:80]!r}."
-            )
-        yield number, value
 
 
 def _all_names() -> set[str]:
     return {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
-
-
-def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest

@@ -68,7 +68,10 @@ def read_tagged_sentences(
             what its file's first is; a word without a tag; entity tags such as `B-person` beside
             tags without a prefix. The message names the line.
     """
-    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+    text = read_text(path)
+    if "\r" in text.rstrip("\r") and "\n" not in text:
+        raise InputError(f"{path}: its lines end in CR alone. Convert them to LF.")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
     start = next((line for line in lines if line.strip()), "")
     if start.lstrip().startswith("{"):
         found = list(_json_sentences(lines, path, needs_tags))
@@ -122,18 +125,20 @@ def _column_sentences(
         if len(columns) != count or (count < 2 and not is_bare):
             wanted = f"{count} columns as above" if count > 1 else "a word and its tag"
             wanted = "a word alone as above" if is_bare else wanted
-            raise InputError(f"{path}, line {number}: expected {wanted}. Received: {line!r}.")
+            raise InputError(f"{path}, line {number}: expected {wanted}. Received: {line!r:.80}.")
         if columns[0] == "-DOCSTART-" or (numbered and _NO_WORD.fullmatch(columns[0])):
             continue
         if numbered and not _NUMBER.fullmatch(columns[0]):
             raise InputError(
                 f"{path}, line {number}: the first column must number the words. "
-                f"Received: {columns[0]!r}."
+                f"Received: {columns[0]!r:.80}."
             )
         word, tag = columns[word_column], "" if is_bare else columns[column].strip()
         if not word or (needs_tags and not tag):
             fault = "tag" if word else "word"
-            raise InputError(f"{path}, line {number}: the {fault} is empty. Received: {line!r}.")
+            raise InputError(
+                f"{path}, line {number}: the {fault} is empty. Received: {line!r:.80}."
+            )
         sentence.append(_Word(word, tag, number))
 
 

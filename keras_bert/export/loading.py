@@ -29,6 +29,13 @@ OUTSIDE_OPS = {
 }
 
 
+# What TensorFlow raises at files that are missing, empty or cut.
+BROKEN = (
+    *(OSError, ValueError, LookupError, AttributeError, RuntimeError, DecodeError),
+    tf.errors.OpError,
+)
+
+
 def load_saved_model(folder: str | os.PathLike[str]) -> Exported:
     """Reads an export, for texts in and answers out.
 
@@ -37,7 +44,8 @@ def load_saved_model(folder: str | os.PathLike[str]) -> Exported:
             version is taken.
 
     Raises:
-        InputError: there's no export in the folder, or one that runs Python or reaches files.
+        InputError: there's no export in the folder, or one that's damaged, or one that runs Python
+            or reaches files.
     """
     folder = pathlib.Path(folder)
     if not (folder / DESCRIPTION).is_file():
@@ -80,9 +88,15 @@ class Exported:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        self._model = tf.saved_model.load(str(folder))
-        self.signatures = self._model.signatures
+        try:
+            description = _described(folder / DESCRIPTION)
+            self._model = tf.saved_model.load(str(folder))
+            self.signatures = self._model.signatures
+        except BROKEN as error:
+            about = (str(error).splitlines() or [""])[0]
+            raise InputError(
+                f"{folder} is damaged ({about:.200}): export the preset again."
+            ) from error
         self.task: str = description["task"]
         self.labels = tuple(description["labels"])
 
@@ -174,6 +188,22 @@ class Exported:
             decode({name: x[row] for name, x in outputs.items()}, self.labels)
             for row in range(len(next(iter(outputs.values()))))
         ]
+
+
+def _described(path: pathlib.Path) -> dict[str, Any]:
+    """The task and the labels that an export was written with.
+
+    Raises:
+        ValueError: they aren't there, or of another kind.
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found = found if isinstance(found, dict) else {}
+    labels = found.get("labels")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"{path.name} has no list of labels")
+    if found.get("task") not in list(DECODERS):
+        raise ValueError(f"{path.name} has the task {found.get('task')!r:.80}")
+    return found
 
 
 def _without_surrogates(texts: Any) -> Any:

@@ -25,7 +25,7 @@ class Args:
     checkpoint: str
     """Checkpoint to start from: a preset, or a Hugging Face, Google or KerasHub folder."""
     train_file: str
-    """File to train on."""
+    """File to train on; its format, as the other files', stands at the top of this help."""
     dev_file: str
     """File to choose the best epoch by, and to score it on."""
     output_dir: str
@@ -69,7 +69,7 @@ class Args:
     steps_per_execution: int = 1
     """Updates a call of the compiled step: more saves time on a TPU."""
     smoke: bool = False
-    """Try the command out: one epoch on the first rows."""
+    """Try the command out: one epoch on the first 64 rows of each file."""
     overwrite: bool = False
     """Replace the run in `output_dir`."""
 
@@ -88,6 +88,9 @@ def set_up(args: Any) -> tuple[Any, Any]:
         args = dataclasses.replace(args, epochs=1, seeds=1, search=False)
     recipe.check_output_dir(args.output_dir, overwrite=args.overwrite)
     recipe.check_training_numbers(args)
+    for name in ("train_file", "dev_file"):
+        if not getattr(args, name):
+            raise InputError(f"--{name.replace('_', '-')} is empty: name a file.")
     for name, least in (
         ("epochs", 1),
         ("seeds", 1),
@@ -98,6 +101,10 @@ def set_up(args: Any) -> tuple[Any, Any]:
         if getattr(args, name) < least:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} must be at least {least}. Received: {getattr(args, name)}.")
+    if args.seed + args.seeds > 2**32:
+        raise InputError(
+            f"--seed and --seeds must end at 2**32 - 1. Received: {args.seed} and {args.seeds}."
+        )
     if not 0 < args.layer_decay <= 1:
         raise InputError(
             f"--layer-decay must be above 0 and at most 1. Received: {args.layer_decay}."
@@ -119,13 +126,19 @@ def settings_to_try(args: Any) -> list[Any]:
     return [dataclasses.replace(args, **dict(zip(GRID, each, strict=True))) for each in grid]
 
 
-def check_lengths(args: Any, base: Preset) -> None:
-    """Refuses flags that the checkpoint has no positions or layers for."""
+def check_lengths(args: Any, base: Preset, least: int = 3) -> None:
+    """Refuses flags that the checkpoint has no positions or layers for.
+
+    Args:
+        args: The run's.
+        base: The checkpoint.
+        least: Tokens that a sequence must have room for: of pairs 5, one of each text.
+    """
     longest = base.config.max_sequence_length
-    if not 3 <= args.max_sequence_length <= longest:
+    if not least <= args.max_sequence_length <= longest:
         raise InputError(
-            f"--max-sequence-length is {args.max_sequence_length}; it must be at least 3, and the "
-            f"position table of {args.checkpoint} ends at {longest}."
+            f"--max-sequence-length is {args.max_sequence_length}; it must be at least {least}, "
+            f"and the position table of {args.checkpoint} ends at {longest}."
         )
     num_layers = base.config.num_layers
     if args.freeze_layers + args.reinitialize_layers > num_layers:
