@@ -18,7 +18,6 @@ import datetime
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import tyro
+
+from keras_bert import machine
 
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- measured -->\n", "<!-- end of what's measured -->\n"
@@ -91,7 +92,7 @@ def main(args: Args) -> None:
         results[name] = {
             "full": args.full,
             "date": datetime.date.today().isoformat(),
-            "machine": f"{processor()}, {os.cpu_count()} cores",
+            "machine": f"{machine.cpu_name()}, {machine.cores()} cores",
             "found": json.loads(found.strip().split("\n")[-1]),
         }
         kept.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -152,16 +153,6 @@ def plot(lines: list[Line], path: pathlib.Path) -> None:
     axes.set_xlabel("times as fast as the peer (black: the goal)")
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
-
-
-def processor() -> str:
-    """The processor's name, where Linux says it."""
-    path = pathlib.Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").split("\n"):
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def of_sides(

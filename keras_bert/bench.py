@@ -67,7 +67,9 @@ def main(args: Args) -> dict[str, Any]:
         if not least <= getattr(args, name) < math.inf:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} must be at least {least}. Received: {getattr(args, name)}.")
-    for problem in doctor.backend_problems(*doctor.chosen_backend(os.environ)):
+    versions = {name: doctor.version_of(name) for name in doctor.PACKAGES}
+    problems = doctor.package_problems(versions, os.environ)
+    for problem in problems + doctor.backend_problems(*doctor.chosen_backend(os.environ)):
         raise InputError(problem)
     # First: what this process takes of an accelerator's memory would be missing.
     largest = largest_batch(args) if args.find_batch else {}

@@ -13,12 +13,13 @@ FLAGS = (
     *("amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
     *("asimdhp", "sve", "bf16", "i8mm", "sme"),
 )
-# Where a container's limit and what it has used of it are, by the version of Linux's cgroups.
+# A container's limit, what it has used of it, and of that the files that are read again if need
+# be, by the version of Linux's cgroups: folder, two files, and a line of memory.stat.
 LIMITS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        *("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        "total_inactive_file",
     ),
 )
 
@@ -58,9 +59,11 @@ def available_memory() -> int | None:
     if "MemAvailable" not in meminfo:
         return total_memory()
     left = [1024 * int(meminfo["MemAvailable"].split()[0])]
-    for limit, used in LIMITS:
-        if _read(limit).isdigit() and _read(used).isdigit():
-            left.append(int(_read(limit)) - int(_read(used)))
+    for folder, *files, cached in LIMITS:
+        limit, used = (_read(f"{folder}/{name}") for name in files)
+        if limit.isdecimal() and used.isdecimal():
+            stat = _pairs(f"{folder}/memory.stat", " ")
+            left.append(int(limit) - int(used) + int(stat.get(cached, 0)))
     return min(left)
 
 
@@ -83,10 +86,10 @@ def _cpuinfo() -> dict[str, str]:
     return _pairs("/proc/cpuinfo")
 
 
-def _pairs(path: str) -> dict[str, str]:
+def _pairs(path: str, separator: str = ":") -> dict[str, str]:
     """The lines `name: value` of a file up to the first blank one; none if it isn't there."""
     lines = _read(path).partition("\n\n")[0].split("\n")
-    pairs = (line.partition(":") for line in lines)
+    pairs = (line.partition(separator) for line in lines)
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 

@@ -119,8 +119,7 @@ def main(args: Args) -> dict[str, Any]:
         return text_tasks.score(kind, logits, true, labels, threshold, scale[1])
 
     # ---- Train -----------------------------------------------------------------
-    batches(args)  # refuses what can't be trained on, before an old run is removed
-    folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
+    folder = finetuning.start_run(args, batches)
     task = finetuning.Task(
         build=lambda args: text_tasks.build(args, base, labels, settings, scale),
         batches=batches,

@@ -147,8 +147,7 @@ def main(args: Args) -> dict[str, Any]:
         return text_tasks.score(kind, logits, true, labels, std=scale[1])
 
     # ---- Train -----------------------------------------------------------------
-    batches(args)  # refuses what can't be trained on, before an old run is removed
-    folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
+    folder = finetuning.start_run(args, batches)
     task = finetuning.Task(
         build=build,
         batches=batches,

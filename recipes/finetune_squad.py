@@ -125,11 +125,7 @@ def main(args: Args) -> dict[str, Any]:
         metric="f1" if all(row.answers for row in data["dev"]) else "selection",
         floor=float(np.mean([not row.answers for row in data["dev"]])) / 2,
     )
-    try:  # refuses what can't be trained on, before an old run is removed
-        batches(args)
-    except InputError as error:
-        raise InputError(f"{args.train_file}: {error}") from None
-    folder = recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
+    folder = finetuning.start_run(args, batches)
     best, metrics = finetuning.finetune(args, task, strategy, folder)
 
     # ---- Save ------------------------------------------------------------------

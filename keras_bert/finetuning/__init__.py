@@ -14,6 +14,7 @@ from keras_bert.finetuning.flags import (
     check_lengths,
     needs_one_shape,
     set_up,
+    start_run,
 )
 from keras_bert.finetuning.runs import Run, Task, finetune, rounded, settled
 
@@ -31,6 +32,7 @@ __all__ = [
     "set_up",
     "settled",
     "start_encoder",
+    "start_run",
     "write_predictions",
     "write_run_report",
 ]

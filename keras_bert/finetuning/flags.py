@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pathlib
+from collections.abc import Callable
 from typing import Any, Literal
 
 import keras
@@ -116,6 +118,22 @@ def set_up(args: Any) -> tuple[Any, Any]:
     keras.utils.set_random_seed(args.seed)
     keras.config.set_dtype_policy(args.precision)
     return args, devices
+
+
+def start_run(args: Any, batches: Callable[[Any], Any]) -> pathlib.Path:
+    """The run's folder, emptied of an old run's results with `--overwrite`.
+
+    The batches are made once before, so that a training file that nothing can be learned from
+    costs nobody an old run.
+
+    Raises:
+        InputError: They can't be made; the sentence names the file.
+    """
+    try:
+        batches(args)
+    except InputError as error:
+        raise InputError(f"{args.train_file}: {error}") from None
+    return recipe.start_run(args.output_dir, args, overwrite=args.overwrite)
 
 
 def settings_to_try(args: Any) -> list[Any]:
