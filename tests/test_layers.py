@@ -117,6 +117,22 @@ def test_all_padding_is_finite():
     assert all(np.isfinite(output).all() for output in outputs.values())
 
 
+def test_all_padding_is_finite_in_float16_throughout():
+    """-1e9 isn't a float16: the mask is in float32 whatever Keras's default is."""
+    keras.config.set_floatx("float16")
+    try:
+        maps = SelfAttention(8, 2, dtype="float16").probabilities(
+            ops.ones((1, 3, 8), "float16"), np.zeros((1, 3), "int32")
+        )
+    finally:
+        keras.config.set_floatx("float32")
+    assert np.isfinite(ops.convert_to_numpy(ops.cast(maps, "float32"))).all()
+
+
+def test_a_batch_of_no_row():
+    assert tuple(SelfAttention(8, 2)(ops.zeros((0, 5, 8))).shape) == (0, 5, 8)
+
+
 def test_gradient_pattern():
     """Each output depends on every token of its own sequence, and on nothing else."""
     encoder = keras_bert.bert(tiny(dropout=0.0, attention_dropout=0.0))

@@ -56,6 +56,9 @@ def test_a_classifier_goes_on_with_its_classes(base):
     assert text_tasks.order_of(["a", "b"], base, is_given=True) == ["a", "b"]
     with pytest.raises(InputError, match="another order than the checkpoint's, b a"):
         text_tasks.order_of(["a", "b"], preset, is_given=True)
+    own = preset.model.get_layer("label").get_weights()[0]
+    several, _ = text_tasks.build(Args(), preset, ["b", "a"], {"multi_label": True})
+    assert np.abs(several.model.get_layer("label").get_weights()[0] - own).max() > 1e-3
     again, _ = text_tasks.build(Args(), preset, ["b", "a"], preset.settings)
     np.testing.assert_allclose(text_logits(again, TEXTS), text_logits(preset, TEXTS), atol=1e-6)
 
@@ -115,6 +118,19 @@ def test_choices_are_scored_as_the_model_does(base):
             inputs["padding_mask"][i, k, : len(each.token_ids)] = 1
     expected = keras.ops.convert_to_numpy(model(inputs)["label"])
     np.testing.assert_allclose(choice_logits(preset, texts, choices), expected, atol=1e-5)
+
+
+def test_two_heads_of_choices_on_one_encoder_answer_apart(base):
+    encoder = keras_bert.bert(base.config)
+    texts, choices = ["w1"], [("w3", "w4 w5")]
+    logits = []
+    for scale in (1.0, -1.0):
+        model = keras_bert.tasks.multiple_choice(encoder)
+        head = model.get_layer("label")
+        head.set_weights([np.full_like(x, scale) for x in head.get_weights()])
+        preset = keras_bert.Preset(base.config, encoder, base.tokenizer, model)
+        logits.append(choice_logits(preset, texts, choices))
+    np.testing.assert_allclose(logits[0], -logits[1], atol=1e-6)
 
 
 def test_choices_are_classified(base):

@@ -94,8 +94,8 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.cast(self.scores(x), "float32")
         if padding_mask is not None:
             # A finite number, since a row of -inf alone would become NaN.
-            zero = ops.zeros((), "float32")
-            scores = scores + ops.where(own_sequence(padding_mask), zero, -1e9)[:, None]
+            hidden = ops.cast(own_sequence(padding_mask), "float32") - 1.0  # 0 or -1
+            scores = scores + (1e9 * hidden)[:, None]
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def _heads(self, dense: keras.layers.Dense, x: Any) -> Any:
