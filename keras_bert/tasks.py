@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.layers import EncoderBlock, MaskedLMHead, OutputBias
+from keras_bert.layers import Dropout, EncoderBlock, MaskedLMHead, OutputBias
 from keras_bert.layers.checks import has_row, nan_where_not
 from keras_bert.layers.crf import Crf
 from keras_bert.layers.initializers import truncated_normal
@@ -64,7 +64,7 @@ def text_classifier(
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 4.1.
     """
     inputs, x = _pooled(encoder, packed)
-    x = keras.layers.Dropout(dropout, name="label_dropout")(x)
+    x = Dropout(dropout, name="label_dropout")(x)
     logits = _dense(encoder, num_classes, "label")(x)
     return Model(inputs, {"label": logits}, name="text_classifier")
 
@@ -163,7 +163,7 @@ def token_classifier(
     References:
         - [Devlin et al., 2018](https://arxiv.org/abs/1810.04805), section 5.3.
     """
-    x = keras.layers.Dropout(dropout, name="labels_dropout")(_output(encoder, "sequence_output"))
+    x = Dropout(dropout, name="labels_dropout")(_output(encoder, "sequence_output"))
     logits = _dense(encoder, num_classes, "labels")(x)
     if crf:
         logits = Crf(dtype="float32", name="crf")(logits)
@@ -195,7 +195,7 @@ def multiple_choice(encoder: keras.Model, dropout: float = 0.1) -> Model:
     inputs = {name: keras.Input((None, None), dtype="int32", name=name) for name in encoder.input}
     rows = {name: FoldChoices(name=f"fold_{name}")(x) for name, x in inputs.items()}
     x = encoder(rows)["pooled_output"]  # (B * K, D)
-    x = keras.layers.Dropout(dropout, name="label_dropout")(x)
+    x = Dropout(dropout, name="label_dropout")(x)
     scores = _dense(encoder, 1, "label")(x)  # (B * K, 1)
     logits = UnfoldChoices(dtype="float32", name="unfold")(scores, inputs["token_ids"])
     return Model(inputs, {"label": logits}, name="multiple_choice")

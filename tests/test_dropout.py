@@ -12,6 +12,7 @@ import pytest
 from conftest import TESTS
 
 import keras_bert
+from keras_bert.layers import Dropout
 
 TINY = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -27,6 +28,52 @@ def classifier():
 def batch():
     rng = np.random.default_rng(0)
     return {"token_ids": rng.integers(1, 30, (4, 6))}, rng.integers(0, 3, 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(200, 101, 11), (1,), (3, 0, 2)])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1e-6])
+def test_dropout_drops_its_rate_and_scales_the_rest(shape, rate, dtype):
+    layer = Dropout(rate, seed=3, dtype=dtype)
+    y = keras.ops.convert_to_numpy(
+        keras.ops.cast(layer(keras.ops.ones(shape, dtype), training=True), "float32")
+    )
+    assert y.shape == shape
+    if y.size > 1000:
+        if (keras.backend.backend(), dtype) != ("torch", "float16"):  # draws in float16 itself
+            spread = 4 * np.sqrt(rate * (1 - rate) / y.size)
+            levels = 2**-7 if dtype != "float32" and keras.backend.backend() != "tensorflow" else 0
+            assert np.mean(y == 0) == pytest.approx(rate, abs=spread + levels)
+        np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=5e-3)
+
+
+def test_dropout_without_training_rate_or_memory():
+    x = keras.ops.ones((4, 5))
+    for layer, training in ((Dropout(0.5), False), (Dropout(0.0), True)):
+        np.testing.assert_array_equal(layer(x, training=training), x)
+    layer = Dropout(0.5, seed=1)
+    one, other = (keras.ops.convert_to_numpy(layer(x, training=True)) for _ in range(2))
+    assert (one != other).any()
+    again = Dropout.from_config(layer.get_config())
+    np.testing.assert_array_equal(again(x, training=True), one)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own kernels")
+def test_dropout_passes_gradients_where_it_passes_values():
+    import tensorflow as tf
+
+    layer, x = Dropout(0.3), tf.ones((40, 50))
+
+    @tf.function
+    def both():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return y, tape.gradient(y, x)
+
+    y, gradient = both()
+    np.testing.assert_array_equal(y, gradient)
+    assert 0.2 < np.mean(y == 0) < 0.4
 
 
 def test_masks_depend_on_update_replica_and_micro_batch():

@@ -78,8 +78,8 @@ ARROWS = {
 }
 TENSORFLOW_ROOMS = {"data", "export", "fast_wordpiece", "tokenizers", "wordpiece_graph"}
 TENSORFLOW_FILES = {
-    *("google.py", "tensorflow_adam.py", "tensorflow_loop.py", "tensorflow_recompute.py"),
-    "tensorflow_strategies.py",
+    *("google.py", "tensorflow_adam.py", "tensorflow_loop.py", "tensorflow_ops.py"),
+    *("tensorflow_recompute.py", "tensorflow_strategies.py"),
 }
 
 

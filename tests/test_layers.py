@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from keras import ops
 
 import keras_bert
 from keras_bert.layers import (
+    Dropout,
     EncoderBlock,
     MaskedLMHead,
     OutputBias,
@@ -199,6 +201,7 @@ def test_width_that_heads_do_not_divide():
         SelfAttention(8, 2, dropout=0.2, initializer_range=0.1),
         EncoderBlock(8, 2, 16, activation="gelu_tanh", dropout=0.2, norm_epsilon=1e-6),
         MaskedLMHead(8, activation="relu", norm_epsilon=1e-6),
+        Dropout(0.2, seed=3),
         OutputBias(),
         Pooler(8, initializer_range=0.1),
         PositionEmbedding(12, 8, initializer_range=0.1),
@@ -230,6 +233,32 @@ def test_mixed_precision_is_finite(policy):
     inputs = one_row([2, 5, 7, 0, 0], [1, 1, 1, 0, 0])
     outputs = encoder.predict(inputs, verbose=0)
     assert np.isfinite(np.asarray(outputs["sequence_output"], "float32")).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own GELU")
+def test_gelu_in_training_beside_its_formula():
+    """Value and slope in float64 by the C library's erf; half precision only rounds them."""
+    import tensorflow as tf
+
+    from keras_bert.layers.activations import in_training
+
+    exact = np.concatenate([np.linspace(-40, 40, 2001), [0.0, 1e-30, -1e-4]])
+    gelu = in_training(keras.activations.gelu)
+    assert gelu is not keras.activations.gelu
+    assert in_training(keras.activations.relu) is keras.activations.relu
+    for dtype, tolerance in (("float64", 1e-14), ("float32", 1e-6), ("bfloat16", 8e-3)):
+        x = tf.constant(exact, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = gelu(x)
+        slope = tape.gradient(y, x)
+        assert y.dtype == slope.dtype == x.dtype
+        places = x.numpy().astype("float64")
+        share = np.array([0.5 * math.erfc(-place / math.sqrt(2)) for place in places])
+        density = np.exp(-0.5 * places**2) / math.sqrt(2 * math.pi)
+        for ours, true in ((y, places * share), (slope, share + places * density)):
+            ours = ours.numpy().astype("float64")
+            np.testing.assert_allclose(ours, true, rtol=tolerance, atol=tolerance)
 
 
 def test_gelu_is_the_erf_form():

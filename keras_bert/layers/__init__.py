@@ -7,6 +7,7 @@ V vocabulary, M masked positions, C classes, P `max_sequence_length`.
 
 from keras_bert.layers.attention import SelfAttention
 from keras_bert.layers.crf import Crf, CrfLoss
+from keras_bert.layers.dropout import Dropout
 from keras_bert.layers.embeddings import CheckedEmbedding, PositionEmbedding
 from keras_bert.layers.encoder_block import EncoderBlock
 from keras_bert.layers.masked_lm_head import MaskedLMHead, OutputBias
@@ -17,6 +18,7 @@ __all__ = [
     "CheckedEmbedding",
     "Crf",
     "CrfLoss",
+    "Dropout",
     "EncoderBlock",
     "MaskedLMHead",
     "OutputBias",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -27,3 +28,16 @@ def activation(name: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     if name in ("gelu_tanh", "gelu_new"):
         return gelu_tanh
     return keras.activations.get(name)
+
+
+def in_training(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same activation, where it has a faster backward pass: the exact GELU on TensorFlow.
+
+    Not for inference, where TensorFlow fuses Keras's form into the product before it.
+    """
+    if function is keras.activations.gelu and keras.backend.backend() == "tensorflow":
+        gelu: Callable[[Any], Any] = importlib.import_module(
+            "keras_bert.layers.tensorflow_ops"
+        ).gelu
+        return gelu
+    return function

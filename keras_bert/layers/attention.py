@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert.layers.dropout import Dropout
 from keras_bert.layers.initializers import truncated_normal
 
 
@@ -66,7 +67,7 @@ class SelfAttention(keras.layers.Layer):
         self.key = dense("key")
         self.value = dense("value")
         self.projection = dense("projection")
-        self.probability_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.probability_dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape: tuple[int | None, ...]) -> None:
         for layer in (self.query, self.key, self.value, self.projection):

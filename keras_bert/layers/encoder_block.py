@@ -10,7 +10,9 @@ import keras
 from keras import ops
 
 from keras_bert.layers.activations import activation as get_activation
+from keras_bert.layers.activations import in_training
 from keras_bert.layers.attention import SelfAttention
+from keras_bert.layers.dropout import Dropout
 from keras_bert.layers.initializers import truncated_normal
 from keras_bert.layers.recompute import recomputed
 
@@ -78,7 +80,7 @@ class EncoderBlock(keras.layers.Layer):
         self.intermediate = self._dense("intermediate", intermediate_dim)
         self.projection = self._dense("projection", hidden_dim)
         self.output_norm = self._norm("output_norm")
-        self.residual_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.residual_dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     def make_attention(self) -> keras.layers.Layer:
         """The one seam: a variant with its own attention overrides this."""
@@ -109,7 +111,8 @@ class EncoderBlock(keras.layers.Layer):
 
         # As one matrix: TensorFlow fuses a product of two matrices with its bias and activation.
         y = ops.reshape(x, (-1, self.hidden_dim))  # (B T, D)
-        y = self.activation(self.intermediate(y))  # (B T, F)
+        activation = in_training(self.activation) if training else self.activation
+        y = activation(self.intermediate(y))  # (B T, F)
         y = ops.reshape(self.projection(y), ops.shape(x))  # (B, T, D)
         return self.output_norm(x + self.residual_dropout(y, training=training))
 

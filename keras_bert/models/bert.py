@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_bert.layers import CheckedEmbedding, EncoderBlock, Pooler, PositionEmbedding
+from keras_bert.layers import CheckedEmbedding, Dropout, EncoderBlock, Pooler, PositionEmbedding
 from keras_bert.layers.initializers import truncated_normal
 
 # Layers, width; a head is 64 wide and the feed-forward network four times the width.
@@ -145,7 +145,7 @@ def embed(inputs: dict[str, Any], config: BertConfig) -> Any:
     x = tokens(inputs["token_ids"]) + segments(inputs["segment_ids"])
     x = x + positions(inputs["token_ids"], inputs["padding_mask"])
     x = keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="embedding_norm")(x)
-    return keras.layers.Dropout(config.dropout, name="embedding_dropout")(x)
+    return Dropout(config.dropout, name="embedding_dropout")(x)
 
 
 def encoder_block(config: BertConfig, name: str) -> EncoderBlock:
