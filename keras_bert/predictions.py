@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,9 +12,11 @@ import numpy as np
 
 from keras_bert.training import Model
 
+# Where each shape is compiled: a short text alone costs no more than one of 512 tokens.
 MAX_LENGTHS, SHORTEST = 8, 16
-# A batch keeps a CPU's cores busy, and a short text alone costs no more than one of 512 tokens.
-MAX_ROWS, MAX_TOKENS = 8, 512
+COMPILED_ROWS, COMPILED_TOKENS = 8, 512
+# Elsewhere: enough to keep a CPU's cores busy, of lengths that its vectors like.
+MAX_ROWS, MAX_TOKENS, LENGTH_STEP = 32, 1024, 8
 MASKS = 8  # in a row
 
 
@@ -30,9 +33,8 @@ def predictions(
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Computes outputs for rows of any lengths, without dropout.
 
-    A row is padded to the next of at most eight lengths, and a batch to the number of rows of its
-    length: a model is compiled for eight shapes at most, once in its life, and each row is
-    computed in the same shape whatever it came with.
+    Rows of like lengths share a batch. JAX compiles a model for each shape: there a row is padded
+    to the next of at most eight lengths, and a batch to the number of rows of its length.
 
     Args:
         model: Whose inputs are those of an encoder, and maybe `mask_positions`.
@@ -45,20 +47,33 @@ def predictions(
         (number of the row, its outputs without the batch's axis, float32), in no given order.
         Where an output has an axis T, it's of the padded length.
     """
-    lengths = padded_lengths(longest)
-    groups: dict[int, list[int]] = {}
-    for number, row in enumerate(rows):
-        length = min(each for each in lengths if each >= len(row.token_ids))
-        groups.setdefault(length, []).append(number)
     compiled = _compiled(model, outputs)
-    for length, numbers in groups.items():
-        size = min(MAX_ROWS, max(1, MAX_TOKENS // length))
-        for first in range(0, len(numbers), size):
-            batch = numbers[first : first + size]
-            inputs = _inputs([rows[number] for number in batch], size, length, pad_id)
-            values = compiled.predict_on_batch({name: inputs[name] for name in model.input})
-            for slot, number in enumerate(batch):
-                yield number, {name: x[slot].astype(np.float32) for name, x in values.items()}
+    for shape, numbers in _batches([len(row.token_ids) for row in rows], longest):
+        inputs = _inputs([rows[number] for number in numbers], *shape, pad_id)
+        values = compiled.predict_on_batch({name: inputs[name] for name in model.input})
+        for slot, number in enumerate(numbers):
+            yield number, {name: x[slot].astype(np.float32) for name, x in values.items()}
+
+
+def _batches(sizes: list[int], longest: int) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """Shapes (rows, length), and the numbers of the rows that go into each."""
+    by_shape = keras.backend.backend() == "jax"
+    steps = range(LENGTH_STEP, longest + LENGTH_STEP, LENGTH_STEP)
+    lengths = sorted(padded_lengths(longest) if by_shape else (min(x, longest) for x in steps))
+    most, tokens = (COMPILED_ROWS, COMPILED_TOKENS) if by_shape else (MAX_ROWS, MAX_TOKENS)
+    padded = [lengths[bisect.bisect_left(lengths, size)] for size in sizes]
+    batch: list[int] = []
+    length = rows = 0
+    for number in sorted(range(len(sizes)), key=padded.__getitem__, reverse=True):
+        if batch and (len(batch) == rows or (by_shape and padded[number] < length)):
+            yield (rows if by_shape else len(batch), length), batch
+            batch = []
+        if not batch:
+            length = padded[number]
+            rows = min(most, max(1, tokens // length))
+        batch.append(number)
+    if batch:
+        yield (rows if by_shape else len(batch), length), batch
 
 
 def padded_lengths(longest: int) -> list[int]:
