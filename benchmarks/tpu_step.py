@@ -270,6 +270,7 @@ def figures(memory: Any, costs: Any, seconds: float) -> dict[str, Any]:
         "hbm_bytes": taken + parts["output_bytes"] - parts["aliased_bytes"],
         **parts,
         "flops": costs["flops"],
+        "accessed_bytes": costs["bytes accessed"],
         "compile_seconds": round(seconds, 1),
         "versions": {name: metadata.version(name) for name in VERSIONS},
     }
