@@ -33,8 +33,9 @@ def predictions(
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Computes outputs for rows of any lengths, without dropout.
 
-    Rows of like lengths share a batch. JAX compiles a model for each shape: there a row is padded
-    to the next of at most eight lengths, and a batch to the number of rows of its length.
+    Rows of like lengths share a batch. Where a model is compiled for each shape, on JAX and on
+    TensorFlow's accelerators, there are eight shapes at most: a row is padded to the next of as
+    many lengths, and a batch to the number of rows of its length.
 
     Args:
         model: Whose inputs are those of an encoder, and maybe `mask_positions`.
@@ -48,32 +49,42 @@ def predictions(
         Where an output has an axis T, it's of the padded length.
     """
     compiled = _compiled(model, outputs)
-    for shape, numbers in _batches([len(row.token_ids) for row in rows], longest):
+    sizes = [len(row.token_ids) for row in rows]
+    for shape, numbers in _batches(sizes, longest, few_shapes=_wants_few_shapes(compiled)):
         inputs = _inputs([rows[number] for number in numbers], *shape, pad_id)
         values = compiled.predict_on_batch({name: inputs[name] for name in model.input})
         for slot, number in enumerate(numbers):
             yield number, {name: x[slot].astype(np.float32) for name, x in values.items()}
 
 
-def _batches(sizes: list[int], longest: int) -> Iterator[tuple[tuple[int, int], list[int]]]:
+def _wants_few_shapes(model: keras.Model) -> bool:
+    """Whether a new shape is compiled anew, or has to be cut into equal parts."""
+    if keras.backend.backend() != "tensorflow":
+        return keras.backend.backend() == "jax"
+    accelerators = [keras.distribution.list_devices(kind) for kind in ("gpu", "tpu")]
+    return any(accelerators) or model.replicas() > 1
+
+
+def _batches(
+    sizes: list[int], longest: int, *, few_shapes: bool
+) -> Iterator[tuple[tuple[int, int], list[int]]]:
     """Shapes (rows, length), and the numbers of the rows that go into each."""
-    by_shape = keras.backend.backend() == "jax"
     steps = range(LENGTH_STEP, longest + LENGTH_STEP, LENGTH_STEP)
-    lengths = sorted(padded_lengths(longest) if by_shape else (min(x, longest) for x in steps))
-    most, tokens = (COMPILED_ROWS, COMPILED_TOKENS) if by_shape else (MAX_ROWS, MAX_TOKENS)
+    lengths = sorted(padded_lengths(longest) if few_shapes else (min(x, longest) for x in steps))
+    most, tokens = (COMPILED_ROWS, COMPILED_TOKENS) if few_shapes else (MAX_ROWS, MAX_TOKENS)
     padded = [lengths[bisect.bisect_left(lengths, size)] for size in sizes]
     batch: list[int] = []
     length = rows = 0
     for number in sorted(range(len(sizes)), key=padded.__getitem__, reverse=True):
-        if batch and (len(batch) == rows or (by_shape and padded[number] < length)):
-            yield (rows if by_shape else len(batch), length), batch
+        if batch and (len(batch) == rows or (few_shapes and padded[number] < length)):
+            yield (rows if few_shapes else len(batch), length), batch
             batch = []
         if not batch:
             length = padded[number]
             rows = min(most, max(1, tokens // length))
         batch.append(number)
     if batch:
-        yield (rows if by_shape else len(batch), length), batch
+        yield (rows if few_shapes else len(batch), length), batch
 
 
 def padded_lengths(longest: int) -> list[int]:

@@ -499,16 +499,18 @@ def test_padded_lengths(longest):
     assert lengths[0] == longest and len(set(lengths)) == len(lengths) <= 8
 
 
+@pytest.mark.parametrize("few_shapes", [False, True])
 @pytest.mark.parametrize("sizes", [[], [1], [128], [3, 1, 2] * 50, list(range(1, 129)) * 3])
-def test_batches_hold_each_row_once(sizes):
-    numbers = []
-    for (rows, length), batch in predictions._batches(sizes, 128):
-        assert len(batch) <= rows and rows * length <= max(1024, length)
+def test_batches_hold_each_row_once(sizes, few_shapes):
+    numbers, shapes = [], set()
+    for (rows, length), batch in predictions._batches(sizes, 128, few_shapes=few_shapes):
+        assert len(batch) <= rows and rows * length <= 1024
         assert all(sizes[number] <= length <= 128 for number in batch)
-        if keras.backend.backend() != "jax":  # nothing but lengths is rounded
-            assert rows == len(batch)
+        assert few_shapes or (rows == len(batch) and length % 8 == 0)
         numbers += batch
+        shapes.add((rows, length))
     assert sorted(numbers) == list(range(len(sizes)))
+    assert not few_shapes or len(shapes) <= 4
 
 
 def test_the_model_stays_as_it_was(make):
