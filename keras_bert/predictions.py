@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,11 +11,9 @@ import numpy as np
 
 from keras_bert.training import Model
 
-# Where each shape is compiled: a short text alone costs no more than one of 512 tokens.
 MAX_LENGTHS, SHORTEST = 8, 16
-COMPILED_ROWS, COMPILED_TOKENS = 8, 512
-# Elsewhere: enough to keep a CPU's cores busy, of lengths that its vectors like.
-MAX_ROWS, MAX_TOKENS, LENGTH_STEP = 32, 1024, 8
+# A batch keeps a CPU's cores busy, and a short text alone costs no more than one of 512 tokens.
+MAX_ROWS, MAX_TOKENS = 8, 512
 MASKS = 8  # in a row
 
 
@@ -33,9 +30,9 @@ def predictions(
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Computes outputs for rows of any lengths, without dropout.
 
-    Rows of like lengths share a batch. Where a model is compiled for each shape, on JAX and on
-    TensorFlow's accelerators, there are eight shapes at most: a row is padded to the next of as
-    many lengths, and a batch to the number of rows of its length.
+    A row is padded to the next of at most eight lengths, and a batch to the number of rows of its
+    length: a model is compiled for eight shapes at most, once in its life, and each row is
+    computed in the same shape whatever it came with.
 
     Args:
         model: Whose inputs are those of an encoder, and maybe `mask_positions`.
@@ -48,43 +45,20 @@ def predictions(
         (number of the row, its outputs without the batch's axis, float32), in no given order.
         Where an output has an axis T, it's of the padded length.
     """
+    lengths = padded_lengths(longest)
+    groups: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        length = min(each for each in lengths if each >= len(row.token_ids))
+        groups.setdefault(length, []).append(number)
     compiled = _compiled(model, outputs)
-    sizes = [len(row.token_ids) for row in rows]
-    for shape, numbers in _batches(sizes, longest, few_shapes=_wants_few_shapes(compiled)):
-        inputs = _inputs([rows[number] for number in numbers], *shape, pad_id)
-        values = compiled.predict_on_batch({name: inputs[name] for name in model.input})
-        for slot, number in enumerate(numbers):
-            yield number, {name: x[slot].astype(np.float32) for name, x in values.items()}
-
-
-def _wants_few_shapes(model: keras.Model) -> bool:
-    """Whether a new shape is compiled anew, or has to be cut into equal parts."""
-    if keras.backend.backend() != "tensorflow":
-        return keras.backend.backend() == "jax"
-    accelerators = [keras.distribution.list_devices(kind) for kind in ("gpu", "tpu")]
-    return any(accelerators) or model.replicas() > 1
-
-
-def _batches(
-    sizes: list[int], longest: int, *, few_shapes: bool
-) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """Shapes (rows, length), and the numbers of the rows that go into each."""
-    steps = range(LENGTH_STEP, longest + LENGTH_STEP, LENGTH_STEP)
-    lengths = sorted(padded_lengths(longest) if few_shapes else (min(x, longest) for x in steps))
-    most, tokens = (COMPILED_ROWS, COMPILED_TOKENS) if few_shapes else (MAX_ROWS, MAX_TOKENS)
-    padded = [lengths[bisect.bisect_left(lengths, size)] for size in sizes]
-    batch: list[int] = []
-    length = rows = 0
-    for number in sorted(range(len(sizes)), key=padded.__getitem__, reverse=True):
-        if batch and (len(batch) == rows or (few_shapes and padded[number] < length)):
-            yield (rows if few_shapes else len(batch), length), batch
-            batch = []
-        if not batch:
-            length = padded[number]
-            rows = min(most, max(1, tokens // length))
-        batch.append(number)
-    if batch:
-        yield (rows if few_shapes else len(batch), length), batch
+    for length, numbers in groups.items():
+        size = min(MAX_ROWS, max(1, MAX_TOKENS // length))
+        for first in range(0, len(numbers), size):
+            batch = numbers[first : first + size]
+            inputs = _inputs([rows[number] for number in batch], size, length, pad_id)
+            values = compiled.predict_on_batch({name: inputs[name] for name in model.input})
+            for slot, number in enumerate(batch):
+                yield number, {name: x[slot].astype(np.float32) for name, x in values.items()}
 
 
 def padded_lengths(longest: int) -> list[int]:

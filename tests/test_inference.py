@@ -159,9 +159,7 @@ def test_fill_mask_is_the_model_on_one_text(make, task):
             expected = softmax(row[: len(VOCABULARY)])
             assert tokens == tuple(VOCABULARY[i] for i in np.argsort(-expected)[:3])
             np.testing.assert_allclose(scores, np.sort(expected)[::-1][:3], atol=1e-5)
-    for alone, among in zip(keras_bert.fill_mask(preset, texts[1], top_k=3), results[1]):
-        assert alone.tokens == among.tokens
-        np.testing.assert_allclose(alone.scores, among.scores, atol=1e-6)
+    assert keras_bert.fill_mask(preset, texts[1], top_k=3) == results[1]
 
 
 def test_fill_mask_refuses(make):
@@ -486,8 +484,9 @@ def test_few_graphs_for_all_lengths(make, monkeypatch):
         texts = [" ".join(draw.choices(LETTERS, k=draw.randint(0, 126)))
                  for _ in range(draw.choice([1, 3]))]  # fmt: skip
         keras_bert.classify(preset, texts)
-    if keras.backend.backend() != "torch":  # which makes no graphs: there all calls are seen
-        assert len(calls) <= len(predictions.padded_lengths(128)) == 4
+    # torch computes at once: there every call is seen, and the shapes are what counts.
+    traces = set(calls) if keras.backend.backend() == "torch" else calls
+    assert len(traces) <= len(predictions.padded_lengths(128)) == 4
     if statm.exists():
         grown = int(statm.read_text(encoding="utf-8").split()[1]) - pages
         assert grown * os.sysconf("SC_PAGE_SIZE") < 50e6
@@ -497,20 +496,6 @@ def test_few_graphs_for_all_lengths(make, monkeypatch):
 def test_padded_lengths(longest):
     lengths = predictions.padded_lengths(longest)
     assert lengths[0] == longest and len(set(lengths)) == len(lengths) <= 8
-
-
-@pytest.mark.parametrize("few_shapes", [False, True])
-@pytest.mark.parametrize("sizes", [[], [1], [128], [3, 1, 2] * 50, list(range(1, 129)) * 3])
-def test_batches_hold_each_row_once(sizes, few_shapes):
-    numbers, shapes = [], set()
-    for (rows, length), batch in predictions._batches(sizes, 128, few_shapes=few_shapes):
-        assert len(batch) <= rows and rows * length <= 1024
-        assert all(sizes[number] <= length <= 128 for number in batch)
-        assert few_shapes or (rows == len(batch) and length % 8 == 0)
-        numbers += batch
-        shapes.add((rows, length))
-    assert sorted(numbers) == list(range(len(sizes)))
-    assert not few_shapes or len(shapes) <= 4
 
 
 def test_the_model_stays_as_it_was(make):
