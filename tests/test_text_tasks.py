@@ -24,6 +24,7 @@ def base():
         vocabulary_size=len(VOCABULARY), num_layers=1, num_heads=2, hidden_dim=8,
         intermediate_dim=16, max_sequence_length=16, initializer_range=0.5,
     )  # fmt: skip
+    keras.utils.set_random_seed(0)
     encoder = keras_bert.bert(config)
     return keras_bert.Preset(config, encoder, keras_bert.WordPiece(VOCABULARY), encoder)
 
